@@ -24,7 +24,7 @@ def add_arguments(parser: ArgumentParser) -> None:
     add_fields(parser, TrainingConfig, leave_out=("phase",))
     add_device(parser)
     parser.add_argument("--resume", action="store_true", help="go on after the last checkpoint in --out")
-    parser.add_argument("--oversubscribe", action="store_true", help="allow more threads than cores")
+    parser.add_argument("--oversubscribe", action="store_true", help="allow more threads than CPUs")
     add_json(parser, "the summary")
 
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from .proc import parsed, read_fields, read_text
-from .topology import available_cpus, parse_cpu_list, read_topology
+from .topology import available_cpus, parse_cpu_list, topology_of
 
 if TYPE_CHECKING:
     import numpy as np
@@ -35,7 +35,7 @@ def memory_nodes(root="/", cpus=None) -> list[int]:
     Nodes without CPUs, such as a GPU's memory, get no share of a process's pages.
     """
     cpus = available_cpus() if cpus is None else cpus
-    near = {c["node"] for c in read_topology(root, cpus)["cpus"] if c["cpu"] in cpus}
+    near = {c["node"] for c in topology_of(cpus, root)["cpus"] if c["cpu"] in cpus}
     with_memory = parsed(parse_cpu_list, read_text(Path(root, NODE_FOLDER, "has_memory")))
     allowed = parsed(parse_cpu_list, read_fields(Path(root, "proc/self/status"), ":").get("Mems_allowed_list"))
     return sorted(near.intersection(*(set(nodes) for nodes in (with_memory, allowed) if nodes)))

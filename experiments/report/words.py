@@ -124,6 +124,9 @@ def machine_text(sweep: Sweep) -> str:
         pieces.append(f"{wide} spinning threads do the work of {sweep.capacity(int(wide)).value:.2f}")
     if len(sweep.core_kinds) > 1:
         pieces.append(f"threads get {', then '.join(kind['text'] for kind in sweep.core_kinds)}")
+    places, bind = sweep.placement.values()
+    if (places, bind) != ("cores", "close"):
+        pieces.append("threads not pinned" if bind == "none" else f"threads on places {places}, {bind}")
     if pages := [pages for pages in sweep.samples.get("pages", ()) if isinstance(pages, dict)]:
         lie = sum(map(Counter, (one["bytes_by_node"] for one in pages)), Counter())
         nodes = [f"{lie[node] / lie.total():.0%} on node {node}" for node in sorted(lie, key=int)]

@@ -82,9 +82,12 @@ def test_a_refused_policy_is_kept_and_warned_about(monkeypatch):
     monkeypatch.setattr(numa.platform, "machine", lambda: "vax")
     assert "vax" in numa.set_memory_policy("interleave", [0, 1])
     pages = {"policy": "interleave", "bytes_by_node": {"0": 300, "1": 100}, "error": error}
-    sweep = sweep_of([row | ({"pages": pages} if row["kind"] == "sample" else {}) for row in synthetic_rows()])
+    rows = [row | ({"pages": pages} if row["kind"] == "sample" else {}) for row in synthetic_rows()]
+    next(row["config"] for row in rows if row["kind"] == "run").update(places="numa", bind="spread")
+    sweep = sweep_of(rows)
     assert any("The kernel refused the memory policy (set_mempolicy" in text for text in sweep.warnings)
-    assert "memory by interleave: 75% on node 0 and 25% on node 1" in machine_text(sweep)
+    said = machine_text(sweep)
+    assert "threads on places numa, spread, memory by interleave: 75% on node 0 and 25% on node 1" in said
 
 
 MAPS = """00400000 default file=/usr/bin/python mapped=9 N0=9 kernelpagesize_kB=4

@@ -60,7 +60,7 @@ def most_missed(count, questions):
 
 def run_command(folder, options, machine):
     """Run a comparison whole, and return its report as JSON."""
-    measure = Measure(**options, target_s=0.06, profile=False, oversubscribe=True, pin=False)
+    measure = Measure(**options, target_s=0.06, profile=False, oversubscribe=True, bind="none")
     grid = Grid(models=DEFAULT_MODELS, threads=(1, 2))
     SweepRunner(Configuration(grid=grid, measure=measure), folder, "compare", means_of(machine), undecided).run()
     return render_json(build(load(folder)))
@@ -156,7 +156,7 @@ def test_a_generation_that_counts_is_logged(tmp_path):
     """Check that where the host had moved the CPUs in the generation with the event log, a later one is logged too,
     once, and that the page then has no remark on it."""
     machine = MadeUpMachine(truth_s, 1, moved=0.0, moved_in=(1,))
-    measure = Measure(repeats=6, profile_repeats=1, target_s=0.06, oversubscribe=True, pin=False)
+    measure = Measure(repeats=6, profile_repeats=1, target_s=0.06, oversubscribe=True, bind="none")
     grid = Grid(models=("serial", "forkjoin", "taskiter"), threads=(2,))
     configuration = Configuration(grid=grid, measure=measure)
     results = SweepRunner(configuration, tmp_path, "compare", means_of(machine), undecided).run()
