@@ -15,6 +15,8 @@ from .cython_src.networks.registry import get_network, network_names
 from .cython_src.records import fields
 from .cython_src.targets import bind
 from .experiments.events.events import EventLog, read_events
+from .experiments.peers.from_torch import from_torch
+from .experiments.peers.torch_check import TorchCheck, check_against_torch
 from .experiments.training.data import load_data
 from .experiments.training.dataset import Dataset
 from .experiments.training.safetensors import read_safetensors, write_safetensors
@@ -29,6 +31,9 @@ __all__ += layers.__all__  # networks
 __all__ += [  # noqa: RUF022
     "get_network",
     "network_names",
+    "from_torch",
+    "check_against_torch",
+    "TorchCheck",
     # a plan and its memory
     "PlanOptions",
     "lower",
@@ -93,5 +98,8 @@ ELSEWHERE = {
 
 _OPTIONS = [field.name for field in fields(PlanOptions)]
 check_arguments(
-    globals(), leave_out=("get_include", "Region"), lower=_OPTIONS, run=_OPTIONS, compare=ARGUMENTS, trace=ARGUMENTS
+    globals(),
+    leave_out=("get_include", "Region"),
+    **dict.fromkeys(("lower", "run", "check_against_torch"), _OPTIONS),
+    **dict.fromkeys(("compare", "trace"), ARGUMENTS),
 )

@@ -58,6 +58,7 @@ SAMPLES = {
     "closed": False,
     "value": "full",
     "cases": [],
+    "rows": [],
 }
 
 
@@ -100,7 +101,8 @@ def samples():
     for module in (public, plans, kernels):
         for name in module.__all__:
             value = getattr(module, name)
-            made_here = value is ft.BoundPlan or (inspect.isclass(value) and issubclass(value, BaseException))
+            elsewhere = (ft.BoundPlan, ft.from_torch, ft.check_against_torch)  # the last two need PyTorch
+            made_here = value in elsewhere or (inspect.isclass(value) and issubclass(value, BaseException))
             if callable(value) and not made_here:
                 found[f"{module.__name__}.{name}"] = value
     return found
