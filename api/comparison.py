@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,18 +15,19 @@ from .cython_src.networks.own import short_name, write_network
 from .cython_src.networks.registry import get_network, network_names
 from .cython_src.records import fields
 from .cython_src.shown import Shown, as_html
-from .experiments.subjects.models import DEFAULT_MODELS
+from .experiments.subjects.models import DEFAULT_MODELS, parse_model
 from .experiments.sweep.configuration import ARGUMENTS as FUNCTION_ARGUMENTS
 from .experiments.sweep.configuration import AXES, Configuration, Measure, budgeted, parse_configuration
+from .experiments.tables.numbers import plural
 
 if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.figure import Figure
 
-    from .experiments.analysis.sweep import Sweep
+    from .experiments.analysis.sweep import Point, Sweep
     from .experiments.report.sections import Report
 
-__all__ = ["Comparison", "compare"]
+__all__ = ["Comparison", "Ratio", "compare"]
 
 AXES_OF_COMPARE = (*AXES, FUNCTION_ARGUMENTS)
 ARGUMENTS = (*AXES_OF_COMPARE, *(field.name for field in fields(Measure)))  # that `**settings` of compare takes
@@ -36,6 +38,27 @@ SHOWN = (
     "usable",
     *("sessions", "generations", "median_s", "speedup", "speedup_low", "speedup_high", "ratio", "verdict"),
 )
+
+
+@dataclass(frozen=True)
+class Ratio:
+    """A ratio of two models' times, with its 95 % interval.
+
+    Attributes
+    ----------
+    value, low, high : float
+        Below 1 the first model is faster; NaN without enough samples.
+    n : int
+        Generations that it rests on.
+    verdict : str
+        "faster", "slower", "same", "undecided", or why there is none.
+    """
+
+    value: float
+    low: float
+    high: float
+    n: int
+    verdict: str
 
 
 class Comparison(Shown):
@@ -143,6 +166,43 @@ class Comparison(Shown):
         from .experiments.report.files import chosen_plan
 
         return figures.caption(self._sweep, name, chosen_plan(self._sweep, plan), models)
+
+    def ratio(self, model: str, reference: str, *, threads: int | None = None, plan: str | None = None) -> Ratio:
+        """Return the time of a model over that of another.
+
+        Parameters
+        ----------
+        model, reference : str
+            Specs such as "taskiter".
+        threads : int, optional
+            Of both; of a model that has one thread only, one. Default: the most that each was measured on.
+        plan : str, optional
+            First characters of a plan's id; default: the one with most samples.
+
+        Raises
+        ------
+        UsageError
+            A model that was not measured on this plan and number of threads.
+        """
+        from .experiments.analysis.speeds import judged
+        from .experiments.report.files import chosen_plan
+
+        plan_id = chosen_plan(self._sweep, plan)
+        points = [self._point(plan_id, spec, threads) for spec in (model, reference)]
+        found = self._sweep.ratio(*points)
+        return Ratio(found.value, found.low, found.high, found.count, judged(self._sweep, found, *points))
+
+    def _point(self, plan_id: str, spec: str, threads: int | None) -> Point:
+        from .experiments.analysis.sweep import Point
+
+        model, known = parse_model(spec), self._sweep.points_of(plan_id)
+        asked = threads if threads is None else min(threads, model.model.max_threads or threads)
+        found = [Point(plan_id, *each) for each in known if each[0] == model and asked in (None, each[1])]
+        if not found:
+            listed = ", ".join(f"{each} on {count}" for each, count in known)
+            on = "" if threads is None else f" on {plural(threads, 'thread')}"
+            raise UsageError(f"a ratio is of models that were measured ({listed}), got {spec!r}{on}; name one of them")
+        return max(found, key=lambda point: point.threads)
 
     @property
     def report(self) -> Path:

@@ -1,7 +1,7 @@
 """Every name of `forktask`, by purpose; the first use of one of them loads this module."""
 
 from . import kernels, plans
-from .comparison import ARGUMENTS, Comparison, compare
+from .comparison import ARGUMENTS, Comparison, Ratio, compare
 from .cython_src.arguments import check_arguments
 from .cython_src.binding.bind import BlockFailure, BoundPlan
 from .cython_src.binding.storage import Storage
@@ -22,7 +22,7 @@ from .experiments.training.dataset import Dataset
 from .experiments.training.safetensors import read_safetensors, write_safetensors
 from .explaining import Diagnosis, Simulation, Trace, diagnose, simulate, trace
 from .kernels import get_include
-from .running import Executor, Run, executor, model_names, run, weights_hash
+from .running import Executor, Run, executor, fit, model_names, run, weights_hash
 from .user_graph import UserGraph
 
 # In the order in which a reader needs them.
@@ -46,11 +46,13 @@ __all__ += [  # noqa: RUF022
     "Executor",
     "Run",
     "run",
+    "fit",
     "model_names",
     "weights_hash",
     # measuring
     "compare",
     "Comparison",
+    "Ratio",
     "trace",
     "Trace",
     "simulate",
@@ -100,6 +102,6 @@ _OPTIONS = [field.name for field in fields(PlanOptions)]
 check_arguments(
     globals(),
     leave_out=("get_include", "Region"),
-    **dict.fromkeys(("lower", "run", "check_against_torch"), _OPTIONS),
+    **dict.fromkeys(("lower", "run", "fit", "check_against_torch"), _OPTIONS),
     **dict.fromkeys(("compare", "trace"), ARGUMENTS),
 )

@@ -18,7 +18,7 @@ IMAGE = (3, 8, 8)
 LAYERS = (ft.Convolution("conv", 4, 3, 1), ft.GlobalPool("pool"), ft.FullyConnected("fc", 4), ft.Softmax())
 # What a parameter of a name may be, wherever it comes; others keep their default.
 SAMPLES = {
-    **dict.fromkeys(("num_threads", "threads", "iterations", "num_iterations", "max_iterations", "grainsize"), 1),
+    **dict.fromkeys(("threads", "iterations", "max_iterations", "grainsize"), 1),
     **dict.fromkeys(("factor", "groups", "channels", "num_tasks"), 1),
     **dict.fromkeys(("out_channels", "out_features", "features", "num_classes", "sequence", "total"), 4),
     **dict.fromkeys(("heads", "size"), 2),
@@ -29,7 +29,8 @@ SAMPLES = {
     **dict.fromkeys(("num_cross", "events", "successors"), np.zeros(1, np.int32)),
     **dict.fromkeys(("kernel", "function"), print),
     **{name: {} for name in ("about", "loops", "buffers", "operands", "values")},
-    **dict.fromkeys(("mean_loss", "edge_kind", "found"), None),
+    **dict.fromkeys(("edge_kind", "found"), None),
+    **dict.fromkeys(("losses", "low", "high", "elapsed_s"), 1.0),
     **dict.fromkeys(("bounds", "index"), (0,)),
     **dict.fromkeys(("name", "description", "where", "path", "out", "results", "buffer"), "stored"),
     "network": ft.Network("n", IMAGE, LAYERS),
@@ -39,7 +40,7 @@ SAMPLES = {
     "layers": LAYERS,
     "spec": "synthetic:16",
     "head": ft.TiedHead("head", "e"),
-    "model": "serial",
+    **dict.fromkeys(("model", "reference"), "serial"),
     "arrays": {"a": np.zeros(2, np.float32)},
     "condition": bool,
     "form": "chain",
@@ -59,6 +60,9 @@ SAMPLES = {
     "value": "full",
     "cases": [],
     "rows": [],
+    "data": (np.zeros((2, *IMAGE), np.float32), np.zeros(2, np.int32)),
+    "n": 1,
+    "verdict": "same",
 }
 
 
@@ -133,6 +137,8 @@ OWN = {
     "public.Trace": lambda: {"folder": "stored"},
     "public.Region": lambda: {"array": graph().arrays["x"]},
     "public.TaskArray": lambda: {"graph": graph()},
+    "public.fit": lambda: {"batch": 2, "model": "serial"},
+    "public.Ratio": lambda: {"value": 1.0},
     "public.run": lambda: {"batch": 2},
     "public.compare": lambda: {"batch": 2, "models": "serial", "threads": 1, "repeats": 1},
     "public.trace": lambda: {"batch": 2, "models": "serial"},
@@ -183,7 +189,7 @@ def nothing_is_measured(monkeypatch, tmp_path):
 @pytest.mark.parametrize(
     ("call", "name", "value"),
     [
-        (lambda: ft.executor("taskiter", "2"), "num_threads", "'2'"),
+        (lambda: ft.executor("taskiter", "2"), "threads", "'2'"),
         (lambda: ft.executor(3), "model", "3"),
         (lambda: ft.initialise(ft.bind(plan()), seed=-1), "seed", "-1"),
         (lambda: ft.run("lenet5", seed="x"), "seed", "'x'"),

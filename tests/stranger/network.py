@@ -16,6 +16,6 @@ def network():
 
 if __name__ == "__main__":
     serial = ft.run(network(), model="serial", batch=8, iterations=4)
-    tasks = ft.run(network(), model="taskiter", num_threads=2, batch=8, iterations=4)
+    tasks = ft.run(network(), model="taskiter", threads=2, batch=8, iterations=4)
     print(tasks)
     print("same weights:", ft.weights_hash(serial.bound) == ft.weights_hash(tasks.bound))
