@@ -84,16 +84,18 @@ __all__ += [  # noqa: RUF022
 
 # Names that other packages have for what a network consists of.
 ELSEWHERE = {
-    "Conv2d": "Convolution",
-    "Conv2D": "Convolution",
-    "Dense": "FullyConnected",
+    "Conv2D": "Conv2d",
+    "Convolution": "Conv2d",
+    "Dense": "Linear",
+    "FullyConnected": "Linear",
     "BatchNormalization": "BatchNorm",
     "AvgPool2d": "AveragePool",
-    "AdaptiveAvgPool2d": "GlobalPool",
-    "GlobalAveragePooling2D": "GlobalPool",
-    "Flatten": "FullyConnected",
+    "AdaptiveAvgPool2d": "GlobalAvgPool",
+    "GlobalAveragePooling2D": "GlobalAvgPool",
+    "Flatten": "Linear",
     "MultiheadAttention": "Attention",
-    "CrossEntropyLoss": "Softmax",
+    "CrossEntropyLoss": "SoftmaxCrossEntropy",
+    "Softmax": "SoftmaxCrossEntropy",
     "Sequential": "Network",
     "Module": "Network",
 }

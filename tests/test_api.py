@@ -55,10 +55,10 @@ def test_every_public_name_exists_and_is_described():
 def test_unknown_names_are_attribute_errors():
     """Check that a misspelt name and a dunder name raise AttributeError, and that `import *` gives all names."""
     for name, nearest in (
-        ("Convolutoin", "Convolution"),
+        ("Convolutoin", "Conv2d"),
         ("Relu", "ReLU"),
-        ("Conv2d", "Convolution"),
-        ("Dense", "FullyConnected"),
+        ("Convolution", "Conv2d"),
+        ("Dense", "Linear"),
         ("__wrapped__", ""),
     ):
         with pytest.raises(AttributeError, match=f"{name}'{f'; did you mean {nearest!r}?' if nearest else '$'}"):

@@ -15,7 +15,7 @@ from forktask.experiments.sweep.runner import SweepRunner
 
 WRONG = [None, "x", 3, -1, 0.5, [], [None], object()]
 IMAGE = (3, 8, 8)
-LAYERS = (ft.Convolution("conv", 4, 3, 1), ft.GlobalPool("pool"), ft.FullyConnected("fc", 4), ft.Softmax())
+LAYERS = (ft.Conv2d("conv", 4, 3, 1), ft.GlobalAvgPool("pool"), ft.Linear("fc", 4), ft.SoftmaxCrossEntropy())
 # What a parameter of a name may be, wherever it comes; others keep their default.
 SAMPLES = {
     **dict.fromkeys(("threads", "iterations", "max_iterations", "grainsize"), 1),
@@ -198,9 +198,10 @@ def nothing_is_measured(monkeypatch, tmp_path):
         (lambda: comparison().caption("nope"), "figure", "'nope'"),
         (lambda: ft.Dropout("d", "x"), "rate", "'x'"),
         (lambda: ft.Dropout("d", 1.0), "rate", "1.0"),
-        (lambda: ft.Convolution("c", 0), "out_channels", "0"),
-        (lambda: ft.Convolution("c", 4, stride=0), "stride", "0"),
-        (lambda: ft.Convolution("c", 4, bias=1), "bias", "1"),
+        (lambda: ft.Conv2d("c", 0), "out_channels", "0"),
+        (lambda: ft.Conv2d("c", 4, stride=0), "stride", "0"),
+        (lambda: ft.MaxPool("p", stride=0), "stride", "0"),
+        (lambda: ft.Conv2d("c", 4, bias=1), "bias", "1"),
         (lambda: ft.Attention("a", heads=True), "heads", "True"),
         (lambda: ft.ReLU(""), "name", "''"),
         (lambda: ft.Add("a", ("b",)), "inputs", "('b',)"),
@@ -217,8 +218,8 @@ def test_the_sentence_names_argument_and_value(call, name, value):
 
 def test_what_fits_is_taken():
     """Check numbers of NumPy, lists for tuples, and whole numbers for others."""
-    assert ft.Convolution("c", np.int64(4)) == ft.Convolution("c", 4)
-    assert type(ft.Convolution("c", np.int64(4)).out_channels) is int
+    assert ft.Conv2d("c", np.int64(4)) == ft.Conv2d("c", 4)
+    assert type(ft.Conv2d("c", np.int64(4)).out_channels) is int
     assert ft.Add("a", ["b", "c"]) == ft.Add("a", ("b", "c"))
     assert ft.Dropout("d", 0).rate == 0
     assert ft.Network("n", list(IMAGE), list(LAYERS)) == ft.Network("n", IMAGE, LAYERS)
@@ -270,7 +271,7 @@ def _array(name):
         lambda path, name: ft.write_safetensors(path, {"a": np.ones(2)}, {"key": name}),
         lambda path, name: ft.write_safetensors(path.with_name(name), {"a": np.ones(2)}),
         lambda path, name: ft.Network(name, IMAGE, LAYERS),
-        lambda path, name: ft.FullyConnected(name, 4),
+        lambda path, name: ft.Linear(name, 4),
         lambda path, name: ft.Embedding("e", 4, positions=name),
         lambda path, name: ft.Positions("e", types=name),
         lambda path, name: ft.UserGraph(name),

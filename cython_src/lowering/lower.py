@@ -10,7 +10,7 @@ import numpy as np
 
 from ..errors import UsageError
 from ..kernels import kernel_table
-from ..networks.layers import Convolution, Network
+from ..networks.layers import Conv2d, Network
 from ..networks.own import is_own, make_own
 from ..networks.registry import get_network
 from ..plan.builder import PlanBuilder, ranges
@@ -168,7 +168,7 @@ def choose_layout(spec: Network, options: PlanOptions) -> Layout:
     if NCHW_LAYOUT not in able:
         few = SPARSE * options.batch <= NCHW16_LAYOUT.lanes and options.conv == "auto" and options.cut.is_auto
         return NHWC_LAYOUT if few and NHWC_LAYOUT.computes(spec, options) else NCHW16_LAYOUT
-    convolutions = [(before[0], *after) for layer, before, after in spec.shapes() if isinstance(layer, Convolution)]
+    convolutions = [(before[0], *after) for layer, before, after in spec.shapes() if isinstance(layer, Conv2d)]
     images = choose_lanes(options.batch, options.cut, convolutions, options.conv) == NCHW16_LAYOUT.lanes
     return NCHW16_LAYOUT if images else NCHW_LAYOUT
 

@@ -28,12 +28,11 @@ from ...cython_src.networks.layers import (
     Attention,
     AveragePool,
     BatchNorm,
-    Convolution,
+    Conv2d,
     Dropout,
     Embedding,
     FirstToken,
-    FullyConnected,
-    GlobalPool,
+    GlobalAvgPool,
     Layer,
     LayerNorm,
     Linear,
@@ -44,7 +43,7 @@ from ...cython_src.networks.layers import (
     ReLU6,
     Shape,
     Sigmoid,
-    Softmax,
+    SoftmaxCrossEntropy,
     TiedHead,
     Tokens,
 )
@@ -219,7 +218,7 @@ class Reader:
                 "the answer is no layer's output as it is",
                 "return logits, of shape (samples, classes) or (samples, tokens, vocabulary)",
             )
-        self.add(Softmax, self.unique("softmax"), [answer], shape)
+        self.add(SoftmaxCrossEntropy, self.unique("softmax"), [answer], shape)
         tokens = None
         if self.tokens:
             causal = {layer.causal for layer in self.layers if isinstance(layer, Attention)}
@@ -449,7 +448,7 @@ class Reader:
         sizes = {"stride": stride, "padding": padding, "dilation": dilation}
         fields = {what: self.square(what, numbers) for what, numbers in sizes.items()}
         fields |= {"out_channels": weight.shape[0], "kernel": kernel, "groups": groups, "bias": bias is not None}
-        return self.add(Convolution, self.parameters("conv", weight, bias), [source], self.shape(), **fields)
+        return self.add(Conv2d, self.parameters("conv", weight, bias), [source], self.shape(), **fields)
 
     def op_batch_norm(self, input, weight, bias, running_mean, momentum, eps, **_) -> Value:
         source = self.maps(input)
@@ -498,7 +497,7 @@ class Reader:
         return self.global_pool(self.maps(input))
 
     def global_pool(self, source: Value) -> Value:
-        pooled = self.add(GlobalPool, self.named("pool"), [source], self.shapes[source.source][:1])
+        pooled = self.add(GlobalAvgPool, self.named("pool"), [source], self.shapes[source.source][:1])
         return Value(pooled.source, _shape_of(self.node))
 
     def op_dropout(self, input, p, train) -> Value:
@@ -513,14 +512,13 @@ class Reader:
             self.weights |= {f"{name}.bias": bias} if bias is not None else {}
             return self.of_rows(TiedHead, name, input, features, **further)
         name = self.parameters("linear", weight, bias)
+        fields = {"out_features": features, "bias": bias is not None}
         if self.tokens:
-            return self.of_rows(Linear, name, input, features, out_features=features, bias=bias is not None)
+            return self.of_rows(Linear, name, input, features, **fields)
         source = self.settle(input)
         if source.positions is not None or source.shape != (self.num_samples, math.prod(self.shapes[source.source])):
             self.refuse("it does not read all features of a sample", "flatten maps before it")
-        if bias is None:
-            self.refuse("it has no bias", "use Linear(..., bias=True)")
-        return self.add(FullyConnected, name, [source], (features,), out_features=features)
+        return self.add(Linear, name, [source], (features,), **fields)
 
     def op_addmm(self, input, mat1, mat2, beta, alpha) -> Value:
         if (beta, alpha) != (1, 1) or not isinstance(mat2, Value):

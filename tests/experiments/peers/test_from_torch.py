@@ -92,6 +92,13 @@ def test_encoder_layers_of_pytorch_are_read_whatever_the_order_of_axes(batch_fir
     assert isinstance(embedding, ft.Embedding) and embedding.positions == "position"
 
 
+def test_a_linear_layer_without_bias_is_that_of_tokens_alone():
+    """Check that lowering refuses one of images in a sentence, and that `from_torch` keeps it."""
+    network = ft.from_torch(nn.Sequential(nn.Flatten(), nn.Linear(432, 5, bias=False)), IMAGES)
+    with pytest.raises(ft.UsageError, match="linear layers of images must have a bias, got '1' without"):
+        ft.lower(network, batch=2)
+
+
 def test_vectors_and_a_loss_that_takes_log_probabilities_are_read():
     """Check a module of linear layers alone, and that a log-softmax at the end belongs to the loss."""
     layers = nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 5), nn.LogSoftmax(dim=-1))
@@ -189,7 +196,6 @@ REFUSED = {
         "batch_norm in '0' (BatchNorm2d): weights or running statistics",
     ),
     "pool": (chain(nn.AdaptiveAvgPool2d(5)), "windows on 12 x 12 pixels differ in size; choose sizes that divide"),
-    "bias": (nn.Sequential(nn.Flatten(), nn.Linear(432, 5, bias=False)), "linear in '1' (Linear): it has no bias"),
     "flat": (
         nn.Sequential(nn.Linear(12, 5)),
         "linear in '0' (Linear): it does not read all features of a sample; flatten",

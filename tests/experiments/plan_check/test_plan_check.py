@@ -27,8 +27,8 @@ from forktask.cython_src.kernels.interface.kernel_spec import KernelSpec
 
 def network(channels=8):
     return ft.Network("small", (3, 32, 32), (
-        ft.Convolution("conv1", channels), ft.ReLU("relu1"), ft.MaxPool("pool1"), ft.FullyConnected("fc", 10),
-        ft.Softmax(),
+        ft.Conv2d("conv1", channels), ft.ReLU("relu1"), ft.MaxPool("pool1"), ft.Linear("fc", 10),
+        ft.SoftmaxCrossEntropy(),
     ))
 
 def double(source, target):

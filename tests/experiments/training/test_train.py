@@ -219,7 +219,7 @@ OWN = """
 import forktask as n
 
 def network():
-    layers = n.FullyConnected("a", 8), {layer}, n.FullyConnected("b", 2), n.Softmax()
+    layers = n.Linear("a", 8), {layer}, n.Linear("b", 2), n.SoftmaxCrossEntropy()
     return n.Network("own", (1, 4, 4), layers)
 """
 
