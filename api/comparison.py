@@ -36,7 +36,7 @@ SHOWN = (
     "model",
     "threads",
     "usable",
-    *("sessions", "generations", "median_s", "speedup", "speedup_low", "speedup_high", "ratio", "verdict"),
+    *("sessions", "generations", "time_s", "speedup", "speedup_low", "speedup_high", "ratio", "verdict"),
 )
 
 
@@ -204,15 +204,8 @@ class Comparison(Shown):
             raise UsageError(f"a ratio is of models that were measured ({listed}), got {spec!r}{on}; name one of them")
         return max(found, key=lambda point: point.threads)
 
-    @property
-    def report(self) -> Path:
-        """The page report.html with everything, written if it is not there yet."""
-        from .experiments.report.files import REPORT
-
-        page = self.folder / REPORT
-        return page if page.exists() else self._write()
-
-    def _write(self) -> Path:
+    def write_report(self) -> Path:
+        """Write tables, figures and the page report.html with everything into the folder, and return the page."""
         from .experiments.report.files import write_sweep
 
         return write_sweep(self._sweep, self._built, self.folder)
@@ -296,7 +289,7 @@ def compare(
     Examples
     --------
     >>> comparison = compare("cifar10_cnn", models=["forkjoin", "taskiter"], threads=[1, 2], quick=True)
-    >>> comparison.table[["model", "threads", "median_s", "speedup", "verdict"]]
+    >>> comparison.table[["model", "threads", "time_s", "speedup", "verdict"]]
     >>> comparison.figure("speedup").savefig("speedup.pdf")
     """
     from .experiments.results.folder import dated_folder
@@ -315,7 +308,7 @@ def compare(
     if not compared.usable:
         raise RuntimeError(f"nothing to compare in {folder}: {'; '.join(compared.failures)}")
     comparison = Comparison(folder)
-    comparison._write()
+    comparison.write_report()
     return comparison
 
 

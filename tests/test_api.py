@@ -55,7 +55,7 @@ def test_every_public_name_exists_and_is_described():
 def test_unknown_names_are_attribute_errors():
     """Check that a misspelt name and a dunder name raise AttributeError, and that `import *` gives all names."""
     for name, nearest in (
-        ("Convolutoin", "Conv2d"),
+        ("Dropuot", "Dropout"),
         ("Relu", "ReLU"),
         ("Convolution", "Conv2d"),
         ("Dense", "Linear"),
@@ -198,13 +198,13 @@ def test_a_comparison_has_table_samples_figures_and_report(comparison):
     written = pd.read_csv(comparison.folder / "summary.csv")
     assert list(written.columns) == list(comparison.table.columns)
     assert sorted(comparison.table["model"]) == ["serial", "taskiter"]
-    first = ["network", "batch", "model", "threads", "generations", "rounds", "median_s", "low_s", "high_s", "speedup"]
+    first = ["network", "batch", "model", "threads", "generations", "rounds", "time_s", "low_s", "high_s", "speedup"]
     assert list(comparison.table.columns)[: len(first)] == first
     assert len(comparison.samples) == 2
     assert "speedup" in comparison.figures
     assert isinstance(comparison.figure("speedup", column="single"), Figure)
     assert comparison.caption()
-    assert comparison.report.read_text().startswith("<!")
+    assert comparison.write_report().read_text().startswith("<!")
     assert re.fullmatch(r"<Comparison of 2 models on lenet5 at batch 8: 2 samples in .*>", repr(comparison))
     assert "taskiter" in comparison._repr_html_() and "taskiter" in str(comparison)
     again = ft.Comparison(comparison.folder)
@@ -234,7 +234,7 @@ def test_a_trace_has_logs_tables_and_figures(tmp_path):
     for wrong in ({"column": "triple"}, {"iterations": 0}):
         with pytest.raises(ft.UsageError, match=next(iter(wrong))):
             trace.figure(**wrong)
-    assert "taskiter" in str(trace) and "taskiter" in trace._repr_html_() and trace.report.exists()
+    assert "taskiter" in str(trace) and "taskiter" in trace._repr_html_() and trace.write_report().exists()
     assert len(ft.diagnose(trace).cases) == 3  # the plan, and each log
     assert ft.Trace(trace.folder).table.equals(trace.table)
 

@@ -15,13 +15,13 @@ HISTORY_COLUMNS = tuple(name for name in EpochRow.__struct_fields__ if name != "
 
 
 def write_history(path: Path, histories: Mapping[int, Sequence[EpochRow]]) -> None:
-    """Write the epochs of all seeds as CSV, without columns that are null in all rows, last whether others left the
-    epoch undisturbed; replace the file as a whole."""
+    """Write the epochs of all seeds as CSV, without columns that are null in all rows, last the epoch's own seconds and
+    whether others left it undisturbed; replace the file as a whole."""
     rows = [row for history in histories.values() for row in history]
     names = [name for name in HISTORY_COLUMNS if any(getattr(row, name) is not None for row in rows)]
-    usable = {id(row): usable for history in histories.values() for row, _, usable in epoch_times(history)}
-    values = ([*(getattr(row, name) for name in names), usable[id(row)]] for row in rows)
-    write_atomically(path, csv_text([*(names or HISTORY_COLUMNS), "usable"], values))
+    own = {id(row): found for history in histories.values() for row, *found in epoch_times(history)}
+    values = ([*(getattr(row, name) for name in names), *own[id(row)]] for row in rows)
+    write_atomically(path, csv_text([*(names or HISTORY_COLUMNS), "epoch_time_s", "usable"], values))
 
 
 def draw_accuracy(path: Path, histories: Mapping[int, Sequence[EpochRow]], summary: Summary) -> None:
