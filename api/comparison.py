@@ -319,11 +319,13 @@ def configuration_from(title: str, given: Mapping[str, Any], folder: Path) -> Co
         several = name in AXES_OF_COMPARE and isinstance(value, Sequence) and not isinstance(value, str)
         tables["grid" if name in AXES_OF_COMPARE else "measure"][name] = list(value) if several else value
     networks = tables["grid"]["network"]
-    tables["grid"]["network"] = [_name(n, folder) for n in (networks if isinstance(networks, list) else [networks])]
+    tables["grid"]["network"] = [
+        named_network(n, folder) for n in (networks if isinstance(networks, list) else [networks])
+    ]
     return parse_configuration({"title": title, **tables}, "compare")
 
 
-def _name(network: Any, folder: Path) -> Any:
+def named_network(network: Any, folder: Path) -> Any:
     """Return the name by which measuring processes can make a network again."""
     if not isinstance(network, Network):
         return network

@@ -324,14 +324,14 @@ def fit(
     batches = len(used) // options.batch
     generator = np.random.default_rng(seed)
     order = [generator.permutation(used)[: batches * options.batch] for _ in range(epochs)]
-    sizes = {"num_images": len(images), "num_batches": epochs * batches, "num_iterations_logged": epochs * batches}
-    bound = bind(lower(spec, options, **sizes))
+    total = epochs * batches
+    bound = bind(lower(spec, options, num_images=len(images), num_batches=total, num_iterations_logged=total))
     bound.load(images, labels, order=np.concatenate(order), learning_rate=learning_rate)
     initialise(bound, seed, weights)
     with executor(model, threads) as runner:
         check_together([{"network": spec, **options.as_dict()}], [(runnable(runner.model), runner.threads)], check)
         runner.prepare(bound)
-        return runner.run(epochs * batches)
+        return runner.run(total)
 
 
 def weights_hash(bound: Any) -> str:

@@ -265,6 +265,48 @@ def test_a_ratio_is_that_of_the_tables(tmp_path):
             comparison.ratio(**wrong)
 
 
+@pytest.mark.parametrize(
+    ("make", "columns", "figures", "printed"),
+    [
+        (
+            lambda folder: ft.metg(threads=1, models="serial", width=2, steps=2, quick=True, out=folder / "metg"),
+            {"pattern", "model", "metg_s", "empty_task_s"},
+            ["stencil_1d"],
+            "stencil_1d, 2 x 2 tasks an iteration",
+        ),
+        (
+            lambda folder: ft.tune(
+                "lenet5", models="serial", threads=1, budget=2, seconds=0.01, batch=4, file=folder / "tuned.json"
+            ),
+            {"model", "granularity", "step_time_s"},
+            [],
+            "compare with: forktask compare --network lenet5 --batch 4",
+        ),
+        (lambda folder: ft.info(), {"topic", "text"}, [], "for measuring"),
+        (
+            lambda folder: ft.train(
+                ft.get_network("lenet5"), "synthetic:64", epochs=2, model="serial", threads=1, out=folder / "run"
+            ),
+            {"epoch", "time_s", "epoch_time_s", "valid_loss", "usable"},
+            ["accuracy"],
+            "test accuracy",
+        ),
+    ],
+    ids=["metg", "tune", "info", "train"],
+)
+def test_each_command_is_a_function_with_a_table(make, columns, figures, printed, tmp_path, monkeypatch):
+    """Check table, figures, captions and text of each, and that another figure or setting is refused."""
+    monkeypatch.chdir(tmp_path)
+    result = make(tmp_path)
+    assert columns <= set(result.table.columns) and len(result.table) and result.figures == figures
+    assert printed in str(result) and "<table>" in result._repr_html_() and "rows>" in repr(result)
+    for name in figures:
+        assert result.figure(name, column="single").get_size_inches()[0] == pytest.approx(3.3)
+        assert result.figure().axes and len(result.caption(name).split()) > 10
+    with pytest.raises(ft.UsageError, match="name of figure"):
+        result.figure("nope")
+
+
 # --- data -----------------------------------------------------------------------------------------------------------
 
 

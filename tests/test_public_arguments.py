@@ -60,6 +60,7 @@ SAMPLES = {
     "value": "full",
     "cases": [],
     "rows": [],
+    **dict.fromkeys(("title", "text", "table"), "stored"),
     "data": (np.zeros((2, *IMAGE), np.float32), np.zeros(2, np.int32)),
     "n": 1,
     "verdict": "same",
@@ -106,6 +107,7 @@ def samples():
         for name in module.__all__:
             value = getattr(module, name)
             elsewhere = (ft.BoundPlan, ft.from_torch, ft.check_against_torch)  # the last two need PyTorch
+            elsewhere += (ft.info, ft.metg, ft.tune, ft.train)  # what they take would be measured
             made_here = value in elsewhere or (inspect.isclass(value) and issubclass(value, BaseException))
             if callable(value) and not made_here:
                 found[f"{module.__name__}.{name}"] = value
@@ -191,6 +193,12 @@ def nothing_is_measured(monkeypatch, tmp_path):
     [
         (lambda: ft.executor("taskiter", "2"), "threads", "'2'"),
         (lambda: ft.executor(3), "model", "3"),
+        (lambda: ft.metg(out=3), "out", "3"),
+        (lambda: ft.metg(widht=3), "widht", "'widht'"),
+        (lambda: ft.tune(budget="x"), "budget", "'x'"),
+        (lambda: ft.train(data=3), "data", "3"),
+        (lambda: ft.train(epochs="x"), "epochs", "'x'"),
+        (lambda: ft.fit("lenet5", 3), "data", "3"),
         (lambda: ft.initialise(ft.bind(plan()), seed=-1), "seed", "-1"),
         (lambda: ft.run("lenet5", seed="x"), "seed", "'x'"),
         (lambda: ft.load_data(3), "spec", "3"),
