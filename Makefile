@@ -11,7 +11,7 @@ PYTEST := $(BIN)/python -P -m pytest
 ALONE := $(wildcard tests/forkjoin/test_*executor.py $(addprefix tests/tasking/test_,closure.py executor.py placement.py \
 	preemption.py stopping.py unroll.py) tests/scaling tests/test_conduct.py tests/test_life_cycle.py)
 # Kinds of tests that need further packages (tests/kinds.py): all of them, and what each needs from Debian and PyPI.
-FURTHER := torch tokenizers nbclient numba dask cupy pyarrow simplejpeg browser tbb starpu libomp relacy slurm rehearsal \
+FURTHER := torch zoo tokenizers nbclient numba dask cupy pyarrow simplejpeg browser tbb starpu libomp relacy slurm rehearsal \
 	made_up_node
 DEBIAN_browser := chromium-driver
 DEBIAN_tbb := g++
@@ -22,6 +22,7 @@ DEBIAN_relacy := g++ relacy-dev
 DEBIAN_made_up_node := qemu-system-x86 busybox-static linux-image-amd64
 DEBIAN_slurm := munge slurm-client slurmctld slurmd
 PYPI_torch := torch==2.13.0
+PYPI_zoo := $(PYPI_torch) torchvision==0.28.0 transformers>=5
 PYPI_tokenizers := tokenizers>=0.20
 PYPI_nbclient := nbclient>=0.10 ipykernel>=6
 PYPI_numba := numba>=0.60
@@ -32,7 +33,7 @@ PYPI_browser := selenium>=4.20
 PYPI_cupy := cupy-cuda12x>=14
 # PyTorch built for CPUs: PyPI's own build needs gigabytes of CUDA libraries.
 TORCH_INDEX ?= https://download.pytorch.org/whl/cpu
-PIP_FURTHER = $(BIN)/pip install --quiet $(if $(filter torch,$(FURTHER)),--retries 1 --extra-index-url $(TORCH_INDEX))
+PIP_FURTHER = $(BIN)/pip install --quiet $(if $(filter torch zoo,$(FURTHER)),--retries 1 --extra-index-url $(TORCH_INDEX))
 DEBIAN_PACKAGES = $(sort $(foreach kind,$(FURTHER),$(DEBIAN_$(kind))))
 # Modules of this package that are built where a Debian package is there.
 MODULE_tbb := forktask.forkjoin.tbb_flow
@@ -84,7 +85,7 @@ test-further: install-further
 	$(PYTEST) tests -m '$(ANY_FURTHER)' --require $(subst $(space),$(comma),$(strip $(FURTHER)))
 
 # A package that was built before a C++ compiler or StarPU was there is built again.
-install-further: check-packages install-tests $(if $(filter torch,$(FURTHER)),check-torch)
+install-further: check-packages install-tests $(if $(filter torch zoo,$(FURTHER)),check-torch)
 	$(if $(strip $(MODULES)),$(BIN)/python -P -c 'import $(subst $(space),$(comma),$(strip $(MODULES)))' 2>/dev/null || \
 		{ rm $(VENV)/.installed && $(MAKE) install-tests; })
 	$(if $(PYPI_PACKAGES),$(PIP_FURTHER) $(PYPI_PACKAGES:%='%'))

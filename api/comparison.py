@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,18 +15,19 @@ from .cython_src.networks.own import short_name, write_network
 from .cython_src.networks.registry import get_network, network_names
 from .cython_src.records import fields
 from .cython_src.shown import Shown, as_html
-from .experiments.subjects.models import DEFAULT_MODELS
+from .experiments.subjects.models import DEFAULT_MODELS, parse_model
 from .experiments.sweep.configuration import ARGUMENTS as FUNCTION_ARGUMENTS
 from .experiments.sweep.configuration import AXES, Configuration, Measure, budgeted, parse_configuration
+from .experiments.tables.numbers import plural
 
 if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.figure import Figure
 
-    from .experiments.analysis.sweep import Sweep
+    from .experiments.analysis.sweep import Point, Sweep
     from .experiments.report.sections import Report
 
-__all__ = ["Comparison", "compare"]
+__all__ = ["Comparison", "Ratio", "compare"]
 
 AXES_OF_COMPARE = (*AXES, FUNCTION_ARGUMENTS)
 ARGUMENTS = (*AXES_OF_COMPARE, *(field.name for field in fields(Measure)))  # that `**settings` of compare takes
@@ -34,8 +36,29 @@ SHOWN = (
     "model",
     "threads",
     "usable",
-    *("sessions", "generations", "median_s", "speedup", "speedup_low", "speedup_high", "ratio", "verdict"),
+    *("sessions", "generations", "time_s", "speedup", "speedup_low", "speedup_high", "ratio", "verdict"),
 )
+
+
+@dataclass(frozen=True)
+class Ratio:
+    """A ratio of two models' times, with its 95 % interval.
+
+    Attributes
+    ----------
+    value, low, high : float
+        Below 1 the first model is faster; NaN without enough samples.
+    n : int
+        Generations that it rests on.
+    verdict : str
+        "faster", "slower", "same", "undecided", or why there is none.
+    """
+
+    value: float
+    low: float
+    high: float
+    n: int
+    verdict: str
 
 
 class Comparison(Shown):
@@ -144,15 +167,45 @@ class Comparison(Shown):
 
         return figures.caption(self._sweep, name, chosen_plan(self._sweep, plan), models)
 
-    @property
-    def report(self) -> Path:
-        """The page report.html with everything, written if it is not there yet."""
-        from .experiments.report.files import REPORT
+    def ratio(self, model: str, reference: str, *, threads: int | None = None, plan: str | None = None) -> Ratio:
+        """Return the time of a model over that of another.
 
-        page = self.folder / REPORT
-        return page if page.exists() else self._write()
+        Parameters
+        ----------
+        model, reference : str
+            Specs such as "taskiter".
+        threads : int, optional
+            Of both; of a model that has one thread only, one. Default: the most that each was measured on.
+        plan : str, optional
+            First characters of a plan's id; default: the one with most samples.
 
-    def _write(self) -> Path:
+        Raises
+        ------
+        UsageError
+            A model that was not measured on this plan and number of threads.
+        """
+        from .experiments.analysis.speeds import judged
+        from .experiments.report.files import chosen_plan
+
+        plan_id = chosen_plan(self._sweep, plan)
+        points = [self._point(plan_id, spec, threads) for spec in (model, reference)]
+        found = self._sweep.ratio(*points)
+        return Ratio(found.value, found.low, found.high, found.count, judged(self._sweep, found, *points))
+
+    def _point(self, plan_id: str, spec: str, threads: int | None) -> Point:
+        from .experiments.analysis.sweep import Point
+
+        model, known = parse_model(spec), self._sweep.points_of(plan_id)
+        asked = threads if threads is None else min(threads, model.model.max_threads or threads)
+        found = [Point(plan_id, *each) for each in known if each[0] == model and asked in (None, each[1])]
+        if not found:
+            listed = ", ".join(f"{each} on {count}" for each, count in known)
+            on = "" if threads is None else f" on {plural(threads, 'thread')}"
+            raise UsageError(f"a ratio is of models that were measured ({listed}), got {spec!r}{on}; name one of them")
+        return max(found, key=lambda point: point.threads)
+
+    def write_report(self) -> Path:
+        """Write tables, figures and the page report.html with everything into the folder, and return the page."""
         from .experiments.report.files import write_sweep
 
         return write_sweep(self._sweep, self._built, self.folder)
@@ -236,7 +289,7 @@ def compare(
     Examples
     --------
     >>> comparison = compare("cifar10_cnn", models=["forkjoin", "taskiter"], threads=[1, 2], quick=True)
-    >>> comparison.table[["model", "threads", "median_s", "speedup", "verdict"]]
+    >>> comparison.table[["model", "threads", "time_s", "speedup", "verdict"]]
     >>> comparison.figure("speedup").savefig("speedup.pdf")
     """
     from .experiments.results.folder import dated_folder
@@ -255,7 +308,7 @@ def compare(
     if not compared.usable:
         raise RuntimeError(f"nothing to compare in {folder}: {'; '.join(compared.failures)}")
     comparison = Comparison(folder)
-    comparison._write()
+    comparison.write_report()
     return comparison
 
 
@@ -266,11 +319,13 @@ def configuration_from(title: str, given: Mapping[str, Any], folder: Path) -> Co
         several = name in AXES_OF_COMPARE and isinstance(value, Sequence) and not isinstance(value, str)
         tables["grid" if name in AXES_OF_COMPARE else "measure"][name] = list(value) if several else value
     networks = tables["grid"]["network"]
-    tables["grid"]["network"] = [_name(n, folder) for n in (networks if isinstance(networks, list) else [networks])]
+    tables["grid"]["network"] = [
+        named_network(n, folder) for n in (networks if isinstance(networks, list) else [networks])
+    ]
     return parse_configuration({"title": title, **tables}, "compare")
 
 
-def _name(network: Any, folder: Path) -> Any:
+def named_network(network: Any, folder: Path) -> Any:
     """Return the name by which measuring processes can make a network again."""
     if not isinstance(network, Network):
         return network

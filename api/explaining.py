@@ -126,10 +126,9 @@ class Trace(Shown):
             return gantt_caption([typical(log, iterations) for log in self.logs], self.title)
         return f"{self.title}. {' '.join(losses_caption(self._rows()))}"
 
-    @property
-    def report(self) -> Path:
-        """The page report.html."""
-        return Comparison(self.folder).report
+    def write_report(self) -> Path:
+        """Write the page report.html, as `Comparison.write_report`."""
+        return Comparison(self.folder).write_report()
 
     def _rows(self) -> list[dict[str, Any]]:
         from .experiments.analysis.losses import as_rows
@@ -163,9 +162,8 @@ class Simulation(Shown):
         """What was simulated: network, options and blocks."""
         return str(self._found.as_row()["title"])
 
-    @property
     def caption(self) -> str:
-        """The figure's caption."""
+        """Return the figure's caption."""
         return self._found.caption
 
     @property
@@ -215,7 +213,7 @@ class Diagnosis(Shown):
         """One row a finding: case, kind, seconds of a step that it costs, text, what to try, what that brings."""
         import pandas as pd
 
-        return pd.DataFrame(self._rows(), columns=["case", "kind", "cost_s", "text", "try", "brings"])
+        return pd.DataFrame(self._rows(), columns=["case", "kind", "cost_s", "text", "attempt", "brings"])
 
     def _rows(self) -> list[dict[str, Any]]:
         return [{"case": case["title"], **finding} for case in self.cases for finding in case["findings"]]

@@ -1,7 +1,7 @@
 """Every name of `forktask`, by purpose; the first use of one of them loads this module."""
 
 from . import kernels, plans
-from .comparison import ARGUMENTS, Comparison, compare
+from .comparison import ARGUMENTS, Comparison, Ratio, compare
 from .cython_src.arguments import check_arguments
 from .cython_src.binding.bind import BlockFailure, BoundPlan
 from .cython_src.binding.storage import Storage
@@ -15,12 +15,15 @@ from .cython_src.networks.registry import get_network, network_names
 from .cython_src.records import fields
 from .cython_src.targets import bind
 from .experiments.events.events import EventLog, read_events
+from .experiments.peers.from_torch import from_torch
+from .experiments.peers.torch_check import TorchCheck, check_against_torch
 from .experiments.training.data import load_data
 from .experiments.training.dataset import Dataset
 from .experiments.training.safetensors import read_safetensors, write_safetensors
 from .explaining import Diagnosis, Simulation, Trace, diagnose, simulate, trace
 from .kernels import get_include
-from .running import Executor, Run, executor, model_names, run, weights_hash
+from .measuring import METG_SETTINGS, TRAIN_SETTINGS, TUNE_SETTINGS, Result, info, metg, train, tune
+from .running import Executor, Run, executor, fit, model_names, run, weights_hash
 from .user_graph import UserGraph
 
 # In the order in which a reader needs them.
@@ -29,6 +32,9 @@ __all__ += layers.__all__  # networks
 __all__ += [  # noqa: RUF022
     "get_network",
     "network_names",
+    "from_torch",
+    "check_against_torch",
+    "TorchCheck",
     # a plan and its memory
     "PlanOptions",
     "lower",
@@ -41,13 +47,20 @@ __all__ += [  # noqa: RUF022
     "Executor",
     "Run",
     "run",
+    "fit",
     "model_names",
     "weights_hash",
     # measuring
     "compare",
     "Comparison",
+    "Ratio",
     "trace",
     "Trace",
+    "metg",
+    "tune",
+    "info",
+    "train",
+    "Result",
     "simulate",
     "Simulation",
     "diagnose",
@@ -77,21 +90,29 @@ __all__ += [  # noqa: RUF022
 
 # Names that other packages have for what a network consists of.
 ELSEWHERE = {
-    "Conv2d": "Convolution",
-    "Conv2D": "Convolution",
-    "Dense": "FullyConnected",
+    "Conv2D": "Conv2d",
+    "Convolution": "Conv2d",
+    "Dense": "Linear",
+    "FullyConnected": "Linear",
     "BatchNormalization": "BatchNorm",
     "AvgPool2d": "AveragePool",
-    "AdaptiveAvgPool2d": "GlobalPool",
-    "GlobalAveragePooling2D": "GlobalPool",
-    "Flatten": "FullyConnected",
+    "AdaptiveAvgPool2d": "GlobalAvgPool",
+    "GlobalAveragePooling2D": "GlobalAvgPool",
+    "Flatten": "Linear",
     "MultiheadAttention": "Attention",
-    "CrossEntropyLoss": "Softmax",
+    "CrossEntropyLoss": "SoftmaxCrossEntropy",
+    "Softmax": "SoftmaxCrossEntropy",
     "Sequential": "Network",
     "Module": "Network",
 }
 
 _OPTIONS = [field.name for field in fields(PlanOptions)]
 check_arguments(
-    globals(), leave_out=("get_include", "Region"), lower=_OPTIONS, run=_OPTIONS, compare=ARGUMENTS, trace=ARGUMENTS
+    globals(),
+    leave_out=("get_include", "Region"),
+    **dict.fromkeys(("lower", "run", "fit", "check_against_torch"), _OPTIONS),
+    **dict.fromkeys(("compare", "trace"), ARGUMENTS),
+    metg=METG_SETTINGS,
+    tune=TUNE_SETTINGS,
+    train=TRAIN_SETTINGS,
 )

@@ -3,26 +3,30 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 
 from .cython_src.binding.executor import BaseExecutor
 from .cython_src.errors import UsageError
-from .cython_src.lowering import PlanOptions
+from .cython_src.lowering import PlanOptions, initialise, lower
 from .cython_src.lowering.lower import default_batch
 from .cython_src.networks.layers import Network
+from .cython_src.networks.registry import get_network
 from .cython_src.plan.model import Plan
-from .cython_src.reading import Count
+from .cython_src.reading import Count, Number
 from .cython_src.shown import Shown
+from .cython_src.targets import bind
 from .experiments.machine.topology import core_counts
 from .experiments.plan_check.checking import check_together
 from .experiments.subjects.models import built_models, check_ours, make_executor, runnable
 from .experiments.subjects.subject import build, result_hashes
 from .experiments.tables.numbers import plural
+from .experiments.training.dataset import Dataset
 
-__all__ = ["Executor", "Run", "executor", "model_names", "run", "weights_hash"]
+__all__ = ["Executor", "Run", "executor", "fit", "model_names", "run", "weights_hash"]
 
 
 @dataclass(frozen=True, repr=False)
@@ -32,38 +36,42 @@ class Run(Shown):
     Attributes
     ----------
     model : str
-    num_threads : int
+    threads : int
     iterations : int
-    seconds : float
-        From the call to its return. It includes the run's start and end, so it is no measurement (see `compare`).
-    mean_loss : float or None
-        Mean over these iterations, as far back as the plan logs them; None if it logs none.
+    elapsed_s : float
+        From the call to its return: threads are not pinned, nothing was warmed up, and start and end count, so it is no
+        measurement; `compare` measures.
+    losses : ndarray
+        Of these iterations, as far back as the plan logs them.
     bound : BoundPlan
         The plan with its arrays as they are now, with which a later run continues.
     """
 
     model: str
-    num_threads: int
+    threads: int
     iterations: int
-    seconds: float
-    mean_loss: float | None
+    elapsed_s: float
+    losses: np.ndarray = field(compare=False)
     bound: Any = field(compare=False)
 
+    @property
+    def mean_loss(self) -> float | None:
+        """Mean of the losses; None where there are none."""
+        return float(self.losses.mean(dtype=np.float64)) if len(self.losses) else None
+
     def __repr__(self) -> str:
-        each = f" ({1e3 * self.seconds / self.iterations:.3g} ms each)" if self.iterations else ""
         loss = "" if self.mean_loss is None else f", mean loss {self.mean_loss:.4g}"
-        run = f"{self.iterations} iterations in {self.seconds:.3g} s{each}{loss}"
-        return f"<{self.model} on {plural(self.num_threads, 'thread')}: {run}>"
+        run = f"{self.iterations} iterations in {self.elapsed_s:.3g} s{loss}"
+        return f"<{self.model} on {plural(self.threads, 'thread')}: {run}>"
 
     def _rows(self) -> list[dict[str, Any]]:
         return [
             {
                 "plan": self.bound.plan.name,
                 "model": self.model,
-                "threads": self.num_threads,
+                "threads": self.threads,
                 "iterations": self.iterations,
-                "seconds": self.seconds,
-                "ms each": 1e3 * self.seconds / self.iterations if self.iterations else None,
+                "elapsed_s": self.elapsed_s,
                 "mean loss": self.mean_loss,
             }
         ]
@@ -76,26 +84,26 @@ class Executor(Shown):
     ----------
     model : str
         Canonical spec: options that are the default are left out.
-    num_threads : int
+    threads : int
         Threads that execute blocks.
     """
 
-    def __init__(self, model: str, num_threads: int, runner: BaseExecutor):
+    def __init__(self, model: str, threads: int, runner: BaseExecutor):
         self.model = model
-        self.num_threads = num_threads
+        self.threads = threads
         self._runner = runner
 
     def __repr__(self) -> str:
         bound = self._runner.bound
         plan = f", prepared for {bound.plan.name!r}" if bound is not None else ""
-        return f"<{self.model} on {plural(self.num_threads, 'thread')}{plan}>"
+        return f"<{self.model} on {plural(self.threads, 'thread')}{plan}>"
 
     def _rows(self) -> list[dict[str, Any]]:
         bound = self._runner.bound
         return [
             {
                 "model": self.model,
-                "threads": self.num_threads,
+                "threads": self.threads,
                 "plan": None if bound is None else bound.plan.name,
                 "tasks": None if bound is None else bound.num_tasks,
             }
@@ -113,12 +121,12 @@ class Executor(Shown):
             raise UsageError(f"prepare() takes a bound plan, got plan {bound.name!r}; call prepare(bind(plan))")
         self._runner.prepare(bound)
 
-    def run(self, num_iterations: int, first_iteration: int = 0) -> Run:
+    def run(self, iterations: int, first_iteration: int = 0) -> Run:
         """Run iterations and wait for them.
 
         Parameters
         ----------
-        num_iterations, first_iteration : int
+        iterations, first_iteration : int
             Multiples of the plan's `iteration_stride`. Tables (batches, learning rates) and logs (losses) are indexed
             by the iteration, so a run that continues after 100 has `first_iteration=100`.
 
@@ -130,11 +138,11 @@ class Executor(Shown):
             Nothing was prepared, impossible numbers, or an array that was exchanged since the plan was bound.
         """
         start = time.perf_counter()
-        self._runner.run(num_iterations, first_iteration)
-        seconds = time.perf_counter() - start
+        self._runner.run(iterations, first_iteration)
+        elapsed_s = time.perf_counter() - start
         bound = self._runner.bound
-        loss = _mean_loss(bound, num_iterations, first_iteration)
-        return Run(self.model, self.num_threads, num_iterations, seconds, loss, bound)
+        losses = _losses(bound, iterations, first_iteration)
+        return Run(self.model, self.threads, iterations, elapsed_s, losses, bound)
 
     def run_while(self, stop: np.ndarray, *, max_iterations: int, lookahead: int = 0, first_iteration: int = 0) -> int:
         """Run until a task decides to stop, and return the number of iterations that ran.
@@ -182,7 +190,7 @@ class Executor(Shown):
 
 
 def executor(
-    model: str = "taskiter", num_threads: int | None = None, *, cpus: list[int] | None = None, event_capacity: int = 0
+    model: str = "taskiter", threads: int | None = None, *, cpus: list[int] | None = None, event_capacity: int = 0
 ) -> Executor:
     """Return an executor of a model.
 
@@ -190,7 +198,7 @@ def executor(
     ----------
     model : str
         Name and options: "taskiter", "forkjoin:schedule=dynamic", "taskiter:placement=stealing"; see `model_names`.
-    num_threads : int, optional
+    threads : int, optional
         Default: one for each physical core that this process may use; 1 for `serial`.
     cpus : list of int, optional
         Logical CPU of each thread, to pin it to; default: threads are not pinned.
@@ -203,9 +211,9 @@ def executor(
         An unknown model or option, or an impossible number of threads.
     """
     (spec,) = check_ours([runnable(model)])
-    if num_threads is None:
-        num_threads = spec.model.max_threads or core_counts()[-1]
-    return Executor(str(spec), num_threads, make_executor(spec, num_threads, cpus=cpus, event_capacity=event_capacity))
+    if threads is None:
+        threads = spec.model.max_threads or core_counts()[-1]
+    return Executor(str(spec), threads, make_executor(spec, threads, cpus=cpus, event_capacity=event_capacity))
 
 
 def model_names() -> tuple[str, ...]:
@@ -218,7 +226,7 @@ def run(
     options: PlanOptions | None = None,
     *,
     model: str = "taskiter",
-    num_threads: int | None = None,
+    threads: int | None = None,
     iterations: Count = 20,
     seed: Count = 1,
     check: bool = True,
@@ -233,7 +241,7 @@ def run(
     ----------
     network : str or Network
     options : PlanOptions, optional
-    model, num_threads
+    model, threads
         See `executor`.
     iterations : int
     seed : int
@@ -251,14 +259,79 @@ def run(
         The plan needs more memory than there is; says what would fit.
     """
     chosen = (options or PlanOptions(batch=changes.get("batch") or default_batch(network))).with_changes(**changes)
-    with executor(model, num_threads) as runner:
+    with executor(model, threads) as runner:
         plan = {"network": network, **chosen.as_dict()}
         spec = runnable(runner.model)
-        check_together([plan], [(spec, runner.num_threads)], check)
-        job = {"plan": plan, "seed": seed, "threads": runner.num_threads}
+        check_together([plan], [(spec, runner.threads)], check)
+        job = {"plan": plan, "seed": seed, "threads": runner.threads}
         bound = build(job, spec)
         runner.prepare(bound)
         return runner.run(iterations)
+
+
+def fit(
+    network: str | Network,
+    data: Annotated[Dataset | tuple[np.ndarray, np.ndarray], "give load_data(...), or images and labels"],
+    *,
+    epochs: Number = 1,
+    learning_rate: float = 0.01,
+    model: str = "taskiter",
+    threads: int | None = None,
+    seed: Count = 1,
+    weights: Mapping[str, np.ndarray] | None = None,
+    check: bool = True,
+    **changes: Any,
+) -> Run:
+    """Train a network on images in memory, in an order that is drawn anew for each epoch.
+
+    `train` does so with an evaluation, checkpoints and curves.
+
+    Parameters
+    ----------
+    network : str or Network
+        Of data of `load_data` with their image size and classes.
+    data : Dataset, or images and labels
+        What `load_data` returns, of which the training images are taken; or a pair of arrays.
+    epochs : int
+        Each of whole batches.
+    learning_rate : float
+    model, threads, check
+        As for `run`.
+    seed : int
+        Of weights and order.
+    weights : mapping, optional
+        Initial weights by name, such as those of `from_torch`; others are drawn.
+    **changes
+        Fields of `PlanOptions`, such as `batch=32`.
+
+    Returns
+    -------
+    Run
+        `losses` has one of each iteration; `bound` the trained parameters.
+
+    Raises
+    ------
+    UsageError
+        Data that the network cannot read, fewer images than a batch, or as in `run`.
+    """
+    spec = get_network(network) if isinstance(network, str) else network
+    images, labels = (data.images, data.labels) if isinstance(data, Dataset) else data
+    images, used = np.asarray(images, np.float32), data.train if isinstance(data, Dataset) else np.arange(len(labels))
+    spec = data.fit(spec) if isinstance(data, Dataset) else spec
+    options = PlanOptions(batch=default_batch(spec)).with_changes(**changes)
+    if len(used) < options.batch:
+        raise UsageError(f"fit() needs the images of a batch, {options.batch}, got {len(used)}; give a smaller batch")
+    batches = len(used) // options.batch
+    generator = np.random.default_rng(seed)
+    order = [generator.permutation(used)[: batches * options.batch] for _ in range(epochs)]
+    total = epochs * batches
+    bound = bind(lower(spec, options, num_images=len(images), num_batches=total, num_iterations_logged=total))
+    bound.load(images, labels, order=np.concatenate(order), learning_rate=learning_rate)
+    initialise(bound, seed, weights)
+    with executor(model, threads) as runner:
+        check_together([{"network": spec, **options.as_dict()}], [(runnable(runner.model), runner.threads)], check)
+        runner.prepare(bound)
+        return runner.run(total)
 
 
 def weights_hash(bound: Any) -> str:
@@ -271,11 +344,10 @@ def weights_hash(bound: Any) -> str:
     return str(result_hashes(bound)["weights_hash"])
 
 
-def _mean_loss(bound: Any, num_iterations: int, first_iteration: int) -> float | None:
-    """Return the mean of the losses that iterations left in the plan's log; None without a log or iteration."""
-    names = [b.name for b in bound.plan.buffers.values() if b.role == "log" and b.name.endswith("losses")]
-    if not names or not num_iterations:
-        return None
-    losses = bound.arrays[names[0]]
-    numbers = np.arange(max(0, num_iterations - len(losses)), num_iterations) + first_iteration
-    return float(np.mean(losses[numbers % len(losses)], dtype=np.float64))
+def _losses(bound: Any, iterations: int, first_iteration: int) -> np.ndarray:
+    """Return the losses that iterations left in the plan's log, as far back as it goes."""
+    logs = [b.name for b in bound.plan.buffers.values() if b.role == "log" and b.name.endswith("losses")]
+    log = bound.arrays[logs[0]] if logs else np.zeros(0, np.float32)
+    numbers = np.arange(max(0, iterations - len(log)), iterations) + first_iteration
+    found: np.ndarray = log[numbers % max(len(log), 1)].copy() if len(log) else log
+    return found

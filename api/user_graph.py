@@ -30,16 +30,16 @@ class UserGraph(TaskRecorder):
         self._prepared: BoundPlan | None = None
 
     def run(
-        self, num_iterations: int = 1, *, model: str = "taskiter", threads: int | None = None, first_iteration: int = 0
+        self, iterations: int = 1, *, model: str = "taskiter", threads: int | None = None, first_iteration: int = 0
     ) -> Run:
-        """Run all tasks, `num_iterations` times, and return when all is done.
+        """Run all tasks, `iterations` times, and return when all is done.
 
         The first call records and compiles the graph; later ones with the same model and threads replay it, unless
         tasks were added.
 
         Parameters
         ----------
-        num_iterations : int
+        iterations : int
         model : str
             A model of `forktask info`, with options: "taskiter", "forkjoin:schedule=dynamic", ...
         threads : int, optional
@@ -55,9 +55,9 @@ class UserGraph(TaskRecorder):
         UsageError
             No tasks, an array that changed, an unknown model.
         """
-        if num_iterations < 0:
-            raise UsageError(f"the number of iterations must not be negative, got {num_iterations}")
-        return self._prepare(model, threads).run(num_iterations, first_iteration)
+        if iterations < 0:
+            raise UsageError(f"the number of iterations must not be negative, got {iterations}")
+        return self._prepare(model, threads).run(iterations, first_iteration)
 
     def run_while(
         self,
@@ -112,9 +112,9 @@ class UserGraph(TaskRecorder):
             self._prepared = bound
         return self._executor
 
-    def taskiter(self, num_iterations: int, model: str = "taskiter", threads: int | None = None) -> Run:
-        """OmpSs-2's `taskiter`: all tasks, `num_iterations` times, iterations overlapping. Short for `run`."""
-        return self.run(num_iterations, model=model, threads=threads)
+    def taskiter(self, iterations: int, model: str = "taskiter", threads: int | None = None) -> Run:
+        """OmpSs-2's `taskiter`: all tasks, `iterations` times, iterations overlapping. Short for `run`."""
+        return self.run(iterations, model=model, threads=threads)
 
     def close(self) -> None:
         """End the threads. The graph can be run again."""

@@ -274,13 +274,11 @@ def measured(sweep: Sweep) -> str:
     blocks = blocks_of(sweep)
     for name, (plan_id, _) in blocks.items():
         columns += [
-            Column(
-                f"{name}: a step", lambda row, plan_id=plan_id: time(points[plan_id, row["model"]]["median_s"]), True
-            ),
+            Column(f"{name}: a step", lambda row, plan_id=plan_id: time(points[plan_id, row["model"]]["time_s"]), True),
             Column("time / fork-join", lambda row, plan_id=plan_id: ratio_text(points[plan_id, row["model"]])),
         ]
     first = blocks["fine"][0]
-    rows = sorted((row for (plan_id, _), row in points.items() if plan_id == first), key=lambda row: row["median_s"])
+    rows = sorted((row for (plan_id, _), row in points.items() if plan_id == first), key=lambda row: row["time_s"])
     environment, folder = sweep.environment, sweep.folder
     most = max(row["generations"] for row in points.values())
     about = (
@@ -394,7 +392,7 @@ def speeds(sweep: Sweep, axes: list[Column], further: list[Column]) -> list[str]
         if row is None:
             return ""
         ratio = "" if model.is_serial else ratio_text(row)
-        return ratio or time(row["median_s"]) + f" {NOT_USABLE}" * (not row["usable"])
+        return ratio or time(row["time_s"]) + f" {NOT_USABLE}" * (not row["usable"])
 
     headings = {model: f"`{model}`, {plural(1 if model.is_serial else threads, 'thread')}" for model in models}
     if len(plans := sweep.plan_ids()) == 1:

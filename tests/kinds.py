@@ -154,6 +154,10 @@ KINDS = {
     "pyarrow": Kind("needs pyarrow (pip install pyarrow)", _has_module("pyarrow")),
     "simplejpeg": Kind("needs simplejpeg (pip install simplejpeg)", _has_module("simplejpeg")),
     "torch": Kind("needs PyTorch (pip install torch)", _has_module("torch")),
+    "zoo": Kind(
+        "needs torchvision and transformers (pip install torchvision transformers)",
+        lambda: all(find_spec(name) is not None for name in ("torch", "torchvision", "transformers")),
+    ),
     "tokenizers": Kind("needs tokenizers (pip install tokenizers)", _has_module("tokenizers")),
     "nbclient": Kind(
         "needs nbclient and ipykernel (pip install nbclient ipykernel)",

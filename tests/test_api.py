@@ -12,6 +12,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from experiments.synthetic_results import synthetic_rows, write_rows
 
 import forktask as ft
 from forktask import kernels, plans, public
@@ -54,10 +55,10 @@ def test_every_public_name_exists_and_is_described():
 def test_unknown_names_are_attribute_errors():
     """Check that a misspelt name and a dunder name raise AttributeError, and that `import *` gives all names."""
     for name, nearest in (
-        ("Convolutoin", "Convolution"),
+        ("Dropuot", "Dropout"),
         ("Relu", "ReLU"),
-        ("Conv2d", "Convolution"),
-        ("Dense", "FullyConnected"),
+        ("Convolution", "Conv2d"),
+        ("Dense", "Linear"),
         ("__wrapped__", ""),
     ):
         with pytest.raises(AttributeError, match=f"{name}'{f'; did you mean {nearest!r}?' if nearest else '$'}"):
@@ -145,16 +146,14 @@ def bound():
 
 def test_a_run_says_what_it_was(bound):
     """Check iterations, time and mean loss of a run, where it wraps around the log too, and of one of no iteration."""
-    with ft.executor("forkjoin:schedule=static", num_threads=2) as executor:
-        assert executor.model == "forkjoin" and executor.num_threads == 2
+    with ft.executor("forkjoin:schedule=static", threads=2) as executor:
+        assert executor.model == "forkjoin" and executor.threads == 2
         executor.prepare(bound)
         length = len(bound.arrays["losses"])
         done = executor.run(4, first_iteration=length - 2)
         expected = np.mean(bound.arrays["losses"][[length - 2, length - 1, 0, 1]], dtype=np.float64)
         assert done.mean_loss == pytest.approx(expected)
-        assert re.fullmatch(
-            r"<forkjoin on 2 threads: 4 iterations in \S+ s \(\S+ ms each\), mean loss \S+>", repr(done)
-        )
+        assert re.fullmatch(r"<forkjoin on 2 threads: 4 iterations in \S+ s, mean loss \S+>", repr(done))
         assert executor.run(0).mean_loss is None
         with pytest.raises(ft.UsageError, match="event_capacity, got 0"):
             executor.events()
@@ -199,13 +198,13 @@ def test_a_comparison_has_table_samples_figures_and_report(comparison):
     written = pd.read_csv(comparison.folder / "summary.csv")
     assert list(written.columns) == list(comparison.table.columns)
     assert sorted(comparison.table["model"]) == ["serial", "taskiter"]
-    first = ["network", "batch", "model", "threads", "generations", "rounds", "median_s", "low_s", "high_s", "speedup"]
+    first = ["network", "batch", "model", "threads", "generations", "rounds", "time_s", "low_s", "high_s", "speedup"]
     assert list(comparison.table.columns)[: len(first)] == first
     assert len(comparison.samples) == 2
     assert "speedup" in comparison.figures
     assert isinstance(comparison.figure("speedup", column="single"), Figure)
     assert comparison.caption()
-    assert comparison.report.read_text().startswith("<!")
+    assert comparison.write_report().read_text().startswith("<!")
     assert re.fullmatch(r"<Comparison of 2 models on lenet5 at batch 8: 2 samples in .*>", repr(comparison))
     assert "taskiter" in comparison._repr_html_() and "taskiter" in str(comparison)
     again = ft.Comparison(comparison.folder)
@@ -235,15 +234,136 @@ def test_a_trace_has_logs_tables_and_figures(tmp_path):
     for wrong in ({"column": "triple"}, {"iterations": 0}):
         with pytest.raises(ft.UsageError, match=next(iter(wrong))):
             trace.figure(**wrong)
-    assert "taskiter" in str(trace) and "taskiter" in trace._repr_html_() and trace.report.exists()
+    assert "taskiter" in str(trace) and "taskiter" in trace._repr_html_() and trace.write_report().exists()
     assert len(ft.diagnose(trace).cases) == 3  # the plan, and each log
     assert ft.Trace(trace.folder).table.equals(trace.table)
 
 
 def test_a_run_leaves_the_weights_that_samples_hold(comparison):
     """Check that `run` with the sweep's seed and number of iterations has the weights of its samples."""
-    run = ft.run("lenet5", model="taskiter", num_threads=2, batch=8, iterations=4)
+    run = ft.run("lenet5", model="taskiter", threads=2, batch=8, iterations=4)
     assert {ft.weights_hash(run.bound)} == set(comparison.samples["weights_hash"])
+
+
+def test_a_ratio_is_that_of_the_tables(tmp_path):
+    """Check value, interval and verdict against the table, for the models' own numbers of threads, and that a model
+    that was not measured is refused."""
+    from forktask.experiments.analysis.speeds import speed_table
+
+    comparison = ft.Comparison(write_rows(tmp_path, synthetic_rows(repeats=12)))
+    rows = speed_table(comparison._sweep)
+    (row,) = rows[(rows["model"].map(str) == "taskiter") & (rows["threads"] == 2)].to_dict("records")
+    found = comparison.ratio("taskiter", str(row["reference"]), threads=2)
+    expected = (row["ratio"], row["ratio_low"], row["ratio_high"], row["generations"], row["verdict"])
+    assert (found.value, found.low, found.high, found.n, found.verdict) == expected
+    assert comparison.ratio("serial", "taskiter").value > 0  # serial has one thread, whatever the other has
+    for wrong in (
+        {"model": "torch", "reference": "serial"},
+        {"model": "taskiter", "reference": "serial", "threads": 64},
+    ):
+        with pytest.raises(ft.UsageError, match="a ratio is of models that were measured"):
+            comparison.ratio(**wrong)
+
+
+@pytest.mark.parametrize(
+    ("make", "columns", "figures", "printed"),
+    [
+        (
+            lambda folder: ft.metg(threads=1, models="serial", width=2, steps=2, quick=True, out=folder / "metg"),
+            {"pattern", "model", "metg_s", "empty_task_s"},
+            ["stencil_1d"],
+            "stencil_1d, 2 x 2 tasks an iteration",
+        ),
+        (
+            lambda folder: ft.tune(
+                "lenet5", models="serial", threads=1, budget=2, seconds=0.01, batch=4, file=folder / "tuned.json"
+            ),
+            {"model", "granularity", "step_time_s"},
+            [],
+            "compare with: forktask compare --network lenet5 --batch 4",
+        ),
+        (lambda folder: ft.info(), {"topic", "text"}, [], "for measuring"),
+        (
+            lambda folder: ft.train(
+                ft.get_network("lenet5"), "synthetic:64", epochs=2, model="serial", threads=1, out=folder / "run"
+            ),
+            {"epoch", "time_s", "epoch_time_s", "valid_loss", "usable"},
+            ["accuracy"],
+            "test accuracy",
+        ),
+    ],
+    ids=["metg", "tune", "info", "train"],
+)
+def test_each_command_is_a_function_with_a_table(make, columns, figures, printed, tmp_path, monkeypatch):
+    """Check table, figures, captions and text of each, and that another figure or setting is refused."""
+    monkeypatch.chdir(tmp_path)
+    result = make(tmp_path)
+    assert columns <= set(result.table.columns) and len(result.table) and result.figures == figures
+    assert printed in str(result) and "<table>" in result._repr_html_() and "rows>" in repr(result)
+    for name in figures:
+        assert result.figure(name, column="single").get_size_inches()[0] == pytest.approx(3.3)
+        assert result.figure().axes and len(result.caption(name).split()) > 10
+    with pytest.raises(ft.UsageError, match="name of figure"):
+        result.figure("nope")
+
+
+# --- data -----------------------------------------------------------------------------------------------------------
+
+
+def test_data_are_loaded_as_arrays_would_be():
+    """Check images with labels, order and rate; tokens with and without one more; and what does not fit."""
+    network = ft.get_network("lenet5")
+    images = np.random.default_rng(1).standard_normal((6, *network.input_shape)).astype(np.float32)
+    bound = ft.bind(ft.lower(network, batch=2, num_images=6, num_batches=2))
+    bound.load(images, np.arange(6), order=[5, 4, 3, 2, 1], learning_rate=0.5)
+    assert np.array_equal(bound.arrays["dataset.images"], images) and bound.arrays["learning_rates"].tolist() == [0.5]
+    assert bound.arrays["batch_order"].tolist() == [[5, 4], [3, 2]]
+    assert bound.arrays["dataset.labels"].tolist() == [*range(6)]
+    text = ft.bind(ft.lower("gpt2_tiny", batch=1, sequence=4, num_images=2))
+    text.load(np.arange(8).reshape(2, 4))
+    assert text.arrays["dataset.tokens"].tolist() == [*range(8), 0]
+    text.load(np.arange(9))
+    assert text.arrays["dataset.tokens"].tolist() == [*range(9)]
+    for arguments, sentence in (
+        (
+            (images[:5], np.arange(6)),
+            "images of plan 'lenet5 train b2' must have shape (6, 1, 32, 32), got (5, 1, 32, 32)",
+        ),
+        ((images,), "takes labels, got none; add them"),
+        ((images, np.arange(5)), "labels of plan 'lenet5 train b2' must be 6, got 5"),
+        ((images, np.arange(5, 11)), "labels must be whole numbers in [0, 9], got int64 from 5 to 10"),
+        ((images, np.zeros(6)), "labels must be whole numbers in [0, 9], got float64"),
+    ):
+        with pytest.raises(ft.UsageError) as refused:
+            bound.load(*arguments)
+        assert sentence in str(refused.value)
+    for order, sentence in (
+        ([6, 0, 1, 2], "order must be whole numbers in [0, 5]"),
+        ([1], "order must name 4 samples"),
+    ):
+        with pytest.raises(ft.UsageError) as refused:
+            bound.load(images, np.arange(6), order=order)
+        assert sentence in str(refused.value)
+    with pytest.raises(ft.UsageError, match="takes no labels, got some"):
+        text.load(np.arange(8), np.arange(8))
+    with pytest.raises(ft.UsageError, match="learning_rate is for plans that train"):
+        ft.bind(ft.lower(network, batch=2, phase="forward")).load(images[:2], [0, 1], learning_rate=1.0)
+
+
+def test_a_network_is_fitted_in_one_call():
+    """Check that two epochs of the digits lower the loss, that pairs of arrays do as data do, and that initial weights
+    may be given."""
+    digits = ft.load_data("digits")
+    run = ft.fit("cifar10_cnn", digits, epochs=2, batch=32, model="serial", check=False)
+    assert len(run.losses) == run.iterations == 2 * 39 and run.elapsed_s > 0
+    assert run.losses[-10:].mean() < 0.5 * run.losses[:10].mean()
+    network = digits.fit(ft.get_network("cifar10_cnn"))
+    names = run.bound.plan.attributes["parameters"]
+    weights = {name: run.bound.view(name).copy() for name in names}
+    again = ft.fit(network, (digits.images[:64], digits.labels[:64]), batch=32, model="serial", weights=weights)
+    assert again.iterations == 2 and again.losses[0] < 0.5 * run.losses[0]
+    with pytest.raises(ft.UsageError, match=r"fit\(\) needs the images of a batch, 65, got 64"):
+        ft.fit(network, (digits.images[:64], digits.labels[:64]), batch=65)
 
 
 # --- task functions -------------------------------------------------------------------------------------------------

@@ -188,12 +188,12 @@ class Case:
 
 STOP = np.zeros(4)
 PLAN = r"needs a plan bound with target"
-WHOLE_THREADS = r"^num_threads must be a whole number in \[1, 4096\], got "
+WHOLE_THREADS = r"^threads must be a whole number in \[1, 4096\], got "
 CPUS = r"^cpus must name one CPU out of \[.*\] for each of \d+ threads, got "
 EVENTS = r"^event_capacity must be a whole number in \[0, 67108864\], got "
 UNPREPARED = r"^executor '\w+' needs a plan before it can run; call prepare\(bound\) first$"
 CLOSED = r"^a closed executor runs no plan; make a new one$"
-NUMBERS = r"^num_iterations and first_iteration must be "
+NUMBERS = r"^iterations and first_iteration must be "
 FORKED = r"^an executor runs only in the process that made it .* threads do not survive a fork; "
 IN_USE = r"^an executor does one thing at a time, and run\(\) is under way in thread "
 FROM_KERNEL = IN_USE.replace("^", "^(UsageError: )?")  # of what fails in a kernel, the kernel's failure says so
@@ -217,12 +217,9 @@ MISUSES = {
     "a log after the end": (lambda c: c.close_after(lambda: c.executor.workers), UNPREPARED),
     "a negative number": (lambda c: c.prepared().run(-1), NUMBERS),
     "a negative begin": (lambda c: c.prepared().run(2, first_iteration=-1), NUMBERS),
-    "an end behind 2^63": (
-        lambda c: c.prepared().run(6, 2**63 - 2),
-        r"^first_iteration \+ num_iterations must be less",
-    ),
+    "an end behind 2^63": (lambda c: c.prepared().run(6, 2**63 - 2), r"^first_iteration \+ iterations must be less"),
     "10^20 iterations": (lambda c: c.prepared().run(10**20), r"must be less than 2\*\*63|must be at most"),
-    "2^31 passes": (lambda c: c.prepared().run(2**31), r"^num_iterations must be at most 2147483647 in one run"),
+    "2^31 passes": (lambda c: c.prepared().run(2**31), r"^iterations must be at most 2147483647 in one run"),
     "half an iteration": (lambda c: c.prepared().run(0.5), NUMBERS + "whole numbers"),
     "NaN iterations": (lambda c: c.prepared().run(float("nan")), NUMBERS + "whole numbers"),
     "iterations as text": (lambda c: c.prepared().run("1"), NUMBERS + "whole numbers"),

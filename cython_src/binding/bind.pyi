@@ -2,6 +2,7 @@ from collections.abc import MutableMapping
 from typing import Any, Final
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from ..plan.model import Plan
 from .storage import Storage
@@ -30,6 +31,14 @@ class BoundPlan:
     scratch_bytes: int
     needs_gil: bool
     def view(self, name: str) -> np.ndarray: ...
+    def load(
+        self,
+        samples: ArrayLike,
+        labels: ArrayLike | None = None,
+        *,
+        order: ArrayLike | None = None,
+        learning_rate: ArrayLike | None = None,
+    ) -> None: ...
     def run_task(self, loop: int, block: int, iteration: int, workers: Workers, worker: int = 0) -> int: ...
     def check_unchanged(self) -> None: ...
     def again(self, plan: Plan) -> BoundPlan: ...

@@ -14,6 +14,7 @@ from ..kernels.simd import instruction_sets
 from ..errors import UsageError, check_choice
 from ..plan.locks import commutative_locks
 from ..shown import as_html
+from .data import load
 from .storage import PAGE_BYTES, Storage, aligned_empty, view_of
 
 EVENT_DTYPE = np.dtype(
@@ -119,6 +120,28 @@ cdef class BoundPlan:
     def view(self, name):
         """Array that users know as `name`: a buffer, or one of the plan's aliases (PyTorch names, activations)."""
         return view_of(self.plan, self.arrays, name)
+
+    def load(self, samples, labels=None, *, order=None, learning_rate=None):
+        """Copy data into the plan's arrays.
+
+        Parameters
+        ----------
+        samples : array
+            All images of the data set, or all tokens; after the last token comes the first, if no other is given.
+        labels : array of int, optional
+            Of the images; of tokens where the plan has labels.
+        order : array of int, optional
+            Numbers of the samples of each batch, one batch after the other, at least as many as the plan has batches;
+            default: in order.
+        learning_rate : float or array, optional
+            Of all iterations, or of each.
+
+        Raises
+        ------
+        UsageError
+            Other shapes than the plan's, or numbers that are no sample's or no label.
+        """
+        load(self.plan, self.arrays, samples, labels, order, learning_rate)
 
     def run_task(self, int loop, int block, int64_t iteration, Workers workers, int worker=0):
         """Run one block on the calling thread, without the GIL. For tests and for executors written in Python."""

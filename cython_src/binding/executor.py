@@ -80,12 +80,12 @@ class BaseExecutor(RunWhile, ABC):
         self._uses: dict[str, _Use] = {}  # one at most; `setdefault` is one step for all threads
         self._workers: Any = None
         self.bound: Any = None
-        self.num_threads = check_whole("num_threads", num_threads, 1, MOST_THREADS)
+        self.num_threads = check_whole("threads", num_threads, 1, MOST_THREADS)
         self.cpus = check_cpus(cpus, self.num_threads)
         self.event_capacity = check_whole("event_capacity", event_capacity, 0, MOST_EVENTS)
         self.options: Any = self.about.options.from_mapping(options, f"options of model {self.model!r}")
         if self.about.max_threads not in (None, self.num_threads):
-            raise UsageError(f"model {self.model!r} runs on one thread, got num_threads={num_threads}; use 1")
+            raise UsageError(f"model {self.model!r} runs on one thread, got {num_threads}; use 1")
 
     @property
     def model(self) -> str:

@@ -22,21 +22,21 @@ def check_run(num_iterations: int, first_iteration: int, stride: int) -> tuple[i
         num_iterations, first_iteration = index(num_iterations), index(first_iteration)
     except TypeError:
         raise UsageError(
-            f"num_iterations and first_iteration must be whole numbers, got {num_iterations!r} and {first_iteration!r}"
+            f"iterations and first_iteration must be whole numbers, got {num_iterations!r} and {first_iteration!r}"
         ) from None
     if num_iterations < 0 or num_iterations % stride or first_iteration < 0 or first_iteration % stride:
         raise UsageError(
-            f"num_iterations and first_iteration must be multiples of {stride} (the plan's iteration_stride) and not "
+            f"iterations and first_iteration must be multiples of {stride} (the plan's iteration_stride) and not "
             f"negative, got {num_iterations} and {first_iteration}; count iterations from 0"
         )
     if first_iteration + num_iterations >= MOST_ITERATIONS:
         raise UsageError(
-            f"first_iteration + num_iterations must be less than 2**63, got {first_iteration} + {num_iterations}; "
+            f"first_iteration + iterations must be less than 2**63, got {first_iteration} + {num_iterations}; "
             f"begin at a smaller number"
         )
     if num_iterations // stride > MOST_PASSES:
         raise UsageError(
-            f"num_iterations must be at most {stride * MOST_PASSES} in one run, got {num_iterations}; split the run"
+            f"iterations must be at most {stride * MOST_PASSES} in one run, got {num_iterations}; split the run"
         )
     return num_iterations // stride, first_iteration // stride
 

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from ..binding.bind import BlockFailure, bind
+from ..binding.data import load
 from ..binding.storage import Storage, view_of
 from ..errors import UsageError, check_choice
 from ..kernels import kernel_table
@@ -443,6 +444,10 @@ class GpuBoundPlan(Shown):
     def view(self, name: str) -> np.ndarray:
         """Array that users know as `name`; see `storage.view_of`."""
         return view_of(self.plan, self.arrays, name)
+
+    def load(self, samples: Any, labels: Any = None, *, order: Any = None, learning_rate: Any = None) -> None:
+        """Copy data into the plan's arrays, as `BoundPlan.load`."""
+        load(self.plan, self.arrays, samples, labels, order, learning_rate)
 
     def launch(
         self,

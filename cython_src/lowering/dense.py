@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from ..networks.layers import FullyConnected
+from ..networks.layers import Linear
 from .state import Loops, Lowering, TensorMap
 from .units import Unit
 
@@ -54,4 +54,4 @@ def weight_gradient(low: Lowering, unit: Unit, gradient: TensorMap) -> None:
     low.weight_loops(unit, name, "fc_backward_weights", operands, parts, **shape)
 
 
-LOOPS = {FullyConnected: Loops(fully_connected, fully_connected_backward, masks=True)}
+LOOPS = {Linear: Loops(fully_connected, fully_connected_backward, masks=True)}

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Annotated, Any
 
 import numpy as np
 
 from ..errors import UsageError
 from ..kernels import kernel_table
-from ..networks.layers import Convolution, Network
+from ..networks.layers import Conv2d, Network
 from ..networks.own import is_own, make_own
 from ..networks.registry import get_network
 from ..plan.builder import PlanBuilder, ranges
@@ -168,15 +168,15 @@ def choose_layout(spec: Network, options: PlanOptions) -> Layout:
     if NCHW_LAYOUT not in able:
         few = SPARSE * options.batch <= NCHW16_LAYOUT.lanes and options.conv == "auto" and options.cut.is_auto
         return NHWC_LAYOUT if few and NHWC_LAYOUT.computes(spec, options) else NCHW16_LAYOUT
-    convolutions = [(before[0], *after) for layer, before, after in spec.shapes() if isinstance(layer, Convolution)]
+    convolutions = [(before[0], *after) for layer, before, after in spec.shapes() if isinstance(layer, Conv2d)]
     images = choose_lanes(options.batch, options.cut, convolutions, options.conv) == NCHW16_LAYOUT.lanes
     return NCHW16_LAYOUT if images else NCHW_LAYOUT
 
 
-def initialise(bound, seed: Count = 0) -> None:
+def initialise(bound, seed: Count = 0, weights: Mapping[str, np.ndarray] | None = None) -> None:
     """Set the parameters of a bound plan: a normal distribution for weights, with the standard deviation that the layer
     says, else He's; 1 for the weights of norms, zero for biases; the optimiser's state to zero and running statistics
-    to mean 0 and variance 1.
+    to mean 0 and variance 1. Those that `weights` names get its values instead.
 
     Drawn in double precision and rounded, in the order of the layers: the same for every target and
     instruction set. Some at a time: the memory of a layer's numbers in double precision would stay with the process.
@@ -197,3 +197,12 @@ def initialise(bound, seed: Count = 0) -> None:
     for name, buffer in bound.plan.buffers.items():
         if buffer.role in ("optimizer_state", "statistic"):
             bound.arrays[name][...] = 1 if name.endswith(".running_var") else 0
+    for name, array in (weights or {}).items():
+        own = bound.arrays[name] if bound.plan.buffers.get(name) else None
+        if own is None or own.shape != np.shape(array):
+            wanted = "no such parameter" if own is None else f"shape {own.shape}"
+            raise UsageError(
+                f"weights must be those of the network, and {name!r} has shape {np.shape(array)} where plan "
+                f"{bound.plan.name!r} has {wanted}; use the weights of this network"
+            )
+        own[...] = array

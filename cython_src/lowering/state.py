@@ -19,7 +19,7 @@ from ..errors import UsageError
 from ..kernels import kernel_table
 from ..kernels.interface.arguments import STRUCTS
 from ..kernels.interface.kernel_spec import KernelSpec
-from ..networks.layers import SEQUENCE, Layer, Network, Softmax
+from ..networks.layers import SEQUENCE, Layer, Linear, Network, SoftmaxCrossEntropy
 from ..plan.builder import PlanBuilder, ranges
 from ..records import Record, about
 from .options import PlanOptions
@@ -78,7 +78,7 @@ class Layout(ABC):
     name: str  # as the option "layout" says it
     lanes: int = 1
     fusions: frozenset[str]  # of `options.FUSIONS`: have kernels, or no meaning for any network of this layout
-    loops: ClassVar[Mapping[type, Loops]]  # of each kind of layer that has kernels; Softmax is an end
+    loops: ClassVar[Mapping[type, Loops]]  # of each kind of layer that has kernels; SoftmaxCrossEntropy is an end
     ends: ClassVar[Ends]
     conv_options: tuple[str, ...]  # values of the option "conv" that have kernels
     joint_sgd: bool = False  # one loop takes SGD's step of a layer's weights and of its bias
@@ -160,6 +160,9 @@ class ImageLayout(Layout):
         yield from super().objections(spec, options)
         if options.sequence != SEQUENCE:
             yield f"sequence is an option of networks of tokens, {spec.name!r} is one of images; leave it out"
+        for layer in spec.layers:
+            if isinstance(layer, Linear) and not layer.bias:
+                yield f"linear layers of images must have a bias, got {layer.name!r} without; leave out bias=False"
         if options.cut.heads:
             yield (
                 f"granularity may name images, channels and rows in layout {self.name!r}, got {options.granularity!r}; "
@@ -384,27 +387,27 @@ class Lowering:
 
 
 def check_end(spec: Network) -> None:
-    """Raise `UsageError` unless a network ends with its only Softmax, of features alone, or of a vocabulary."""
+    """Raise `UsageError` unless a network ends with its only softmax, of features alone, or of a vocabulary."""
     shapes = {layer.name: shape for layer, _, shape in spec.shapes()}
-    softmaxes = [layer for layer in spec.layers if isinstance(layer, Softmax)]
+    softmaxes = [layer for layer in spec.layers if isinstance(layer, SoftmaxCrossEntropy)]
     if spec.tokens and spec.tokens.answers == "class":
         if softmaxes != [spec.layers[-1]] or shapes[softmaxes[0].name][:1] != (1,):
             raise UsageError(
-                f"a classifier of tokens must end with Softmax after a layer with one token, {spec.name!r} does not; "
-                f"add FirstToken, Linear and Softmax"
+                f"a classifier of tokens must end with SoftmaxCrossEntropy after a layer with one token, {spec.name!r} "
+                f"does not; add FirstToken, Linear and SoftmaxCrossEntropy"
             )
         return
     if spec.tokens:
         if softmaxes != [spec.layers[-1]] or shapes[softmaxes[0].name][1:] != (spec.tokens.vocabulary,):
             raise UsageError(
-                f"a network of tokens must end with Softmax after {spec.tokens.vocabulary} features, one for each "
-                f"token of its vocabulary, {spec.name!r} does not; add TiedHead and Softmax"
+                f"a network of tokens must end with SoftmaxCrossEntropy after {spec.tokens.vocabulary} features, one "
+                f"for each token of its vocabulary, {spec.name!r} does not; add TiedHead and SoftmaxCrossEntropy"
             )
         return
     if softmaxes != [spec.layers[-1]] or len(shapes[softmaxes[0].name]) != 1:
         raise UsageError(
-            f"a network must end with Softmax after a layer without pixels, {spec.name!r} does not; add FullyConnected "
-            f"or GlobalPool, and Softmax"
+            f"a network must end with SoftmaxCrossEntropy after a layer without pixels, {spec.name!r} does not; add "
+            f"Linear or GlobalAvgPool, and SoftmaxCrossEntropy"
         )
 
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from ..kernels.interface.arguments import ACTIVATIONS
-from ..networks.layers import Add, BatchNorm, Convolution, Layer, LayerNorm, MaxPool, Network, NoNorm
+from ..networks.layers import Add, BatchNorm, Conv2d, Layer, LayerNorm, MaxPool, Network, NoNorm
 
 
 def activation_code(layer: Layer) -> int:
@@ -101,7 +101,7 @@ def units_of(
             unit.activation = activation_code(activation)
             unit.target = unit.pooling.name if unit.pooling else activation.name
             taken |= {activation.name, unit.target}
-        if isinstance(layer, Convolution) and not unit.activation and "statistics" in fusion:
+        if isinstance(layer, Conv2d) and not unit.activation and "statistics" in fusion:
             norms = [after for after in consumers.get(unit.target, []) if isinstance(after, BatchNorm)]
             unit.statistics = norms[0].name if norms else ""
         if isinstance(layer, Add) and not unit.activation and "norm" in fusion:
@@ -110,9 +110,7 @@ def units_of(
         units.append(unit)
     units.sort(key=lambda unit: position[unit.target])
     depthwise = {
-        layer.name
-        for layer, before, _ in spec.shapes()
-        if isinstance(layer, Convolution) and layer.is_depthwise(before)
+        layer.name for layer, before, _ in spec.shapes() if isinstance(layer, Conv2d) and layer.is_depthwise(before)
     }
     readers, producer = readers_of(units), {unit.target: unit for unit in units}
     for unit in units:

@@ -28,7 +28,7 @@ def network(name: str, num_layers: int, features: int, heads: int, vocabulary: i
     layers: list[nn.Layer] = [nn.Embedding("wte", features, positions="wpe")]
     for number in range(num_layers):
         layers += _block(f"h.{number}", layers[-1].name, features, heads, 0.02 / math.sqrt(2 * num_layers))
-    layers += [nn.LayerNorm("ln_f"), nn.TiedHead("lm_head", "wte"), nn.Softmax()]
+    layers += [nn.LayerNorm("ln_f"), nn.TiedHead("lm_head", "wte"), nn.SoftmaxCrossEntropy()]
     return nn.Network(name, (min(nn.SEQUENCE, positions),), tuple(layers), nn.Tokens(vocabulary, positions))
 
 

@@ -18,13 +18,14 @@ from ..shown import Shown
 
 # What users import, in the order in which a reader needs it.
 __all__ = [  # noqa: RUF022
-    "Network", "Layer", "Convolution", "BatchNorm", "ReLU", "ReLU6", "Sigmoid", "Add", "MaxPool", "AveragePool",
-    "GlobalPool", "Dropout", "FullyConnected", "Tokens", "Embedding", "Positions", "Trigram", "FirstToken", "NoNorm",
-    "LayerNorm", "Linear", "Attention", "GELU", "TiedHead", "Softmax",
+    "Network", "Layer", "Conv2d", "BatchNorm", "ReLU", "ReLU6", "Sigmoid", "Add", "MaxPool", "AveragePool",
+    "GlobalAvgPool", "Dropout", "Linear", "Tokens", "Embedding", "Positions", "Trigram", "FirstToken", "NoNorm",
+    "LayerNorm", "Attention", "GELU", "TiedHead", "SoftmaxCrossEntropy",
 ]  # fmt: skip
 
 Small = Annotated[float, Meta(ge=0, lt=1e15)]
 
+DEVIATION = 0.02  # of the initial values of embeddings and of linear layers of tokens
 TYPES = 2  # segments of a sample of BERT
 SEQUENCE = 64  # tokens of a sample unless the option "sequence" says otherwise
 
@@ -44,7 +45,7 @@ class Layer:
     """Base of the kinds of layers: what networks and lowering ask each."""
 
     name: Name
-    deviation = 0.0  # standard deviation of the initial values of its matrices; 0: He's
+    deviation = 0.0  # standard deviation of the initial values of its matrices; 0: see `Network.deviations`
     activation = "none"  # what kernels call the activation that it is, or "none"
 
     def reads(self, last: str) -> tuple[str, ...]:
@@ -114,7 +115,7 @@ class TokenLayer(OneInput):
 
 
 @layer_kind
-class Convolution(PixelLayer):
+class Conv2d(PixelLayer):
     """Convolution. `name` is the prefix of its parameters: name.weight (out, in / groups, k, k), name.bias (out,).
 
     Depthwise where `groups` is the number of channels.
@@ -215,10 +216,10 @@ class Add(Layer):
 
 @layer_kind
 class MaxPool(PixelLayer):
-    """Maximum of windows of size x size, `stride` apart (0: side by side)."""
+    """Maximum of windows of size x size, `stride` apart; None: side by side."""
 
     size: Number = 2
-    stride: Count = 0
+    stride: Number | None = None
     padding: Count = 0
     after: str = ""
 
@@ -237,10 +238,10 @@ class MaxPool(PixelLayer):
 
 @layer_kind
 class AveragePool(PixelLayer):
-    """Mean of windows of size x size, `stride` apart (0: side by side)."""
+    """Mean of windows of size x size, `stride` apart; None: side by side."""
 
     size: Number = 2
-    stride: Count = 0
+    stride: Number | None = None
     after: str = ""
 
     def shape_after(self, network: Network, *before: Shape) -> Shape:
@@ -252,7 +253,7 @@ class AveragePool(PixelLayer):
 
 
 @layer_kind
-class GlobalPool(PixelLayer):
+class GlobalAvgPool(PixelLayer):
     """Mean over all pixels."""
 
     after: str = ""
@@ -276,23 +277,6 @@ class Dropout(OneInput):
 
 
 @layer_kind
-class FullyConnected(OneInput):
-    """name.weight (out, in), name.bias (out,)."""
-
-    out_features: Number
-    after: str = ""
-
-    def shape_after(self, network: Network, *before: Shape) -> Shape:
-        return (self.out_features,)
-
-    def parameters(self, network: Network, before: Shape, after: Shape) -> Shapes:
-        return self._affine((*after, math.prod(before)), after)
-
-    def pytorch(self, nn: Any, before: Shape) -> Any:
-        return nn.Linear(math.prod(before), self.out_features)
-
-
-@layer_kind
 class Embedding(OneInput):
     """Row of name.weight (vocabulary, features) for each token, plus, where `positions` names a second table, row t of
     positions.weight (positions, features) for token t of a sample. Initial weights have the standard deviation
@@ -300,7 +284,7 @@ class Embedding(OneInput):
 
     features: Number
     positions: Text = ""
-    deviation: Small = 0.02
+    deviation: Small = DEVIATION
     after: str = ""
 
     def shape_after(self, network: Network, *before: Shape) -> Shape:
@@ -321,7 +305,7 @@ class Positions(TokenLayer):
     standard deviation `deviation`."""
 
     types: Text = ""
-    deviation: Small = 0.02
+    deviation: Small = DEVIATION
     after: str = ""
 
     def parameters(self, network: Network, before: Shape, after: Shape) -> Shapes:
@@ -375,23 +359,26 @@ class LayerNorm(TokenLayer):
 
 
 @layer_kind
-class Linear(TokenLayer):
-    """Linear layer of each token: name.weight (out, in), name.bias (out,). Initial weights have the standard deviation
-    `deviation`."""
+class Linear(OneInput):
+    """Linear layer of all features of an image, or of each token: name.weight (out, in), name.bias (out,). Initial
+    weights have the standard deviation `deviation`; 0: He's of images, 0.02 of tokens."""
 
     out_features: Number
     bias: bool = True
-    deviation: Small = 0.02
+    deviation: Small = 0.0
     after: str = ""
 
     def shape_after(self, network: Network, *before: Shape) -> Shape:
-        return (super().shape_after(network, *before)[0], self.out_features)
+        if network.tokens and len(before[0]) != 2:
+            raise UsageError(f"{self.name!r} must come after a layer with tokens and features, got shape {before[0]}")
+        return (*(before[0][:1] if network.tokens else ()), self.out_features)
 
     def parameters(self, network: Network, before: Shape, after: Shape) -> Shapes:
-        return self._affine((self.out_features, before[1]), after[1:] if self.bias else None)
+        read = before[-1] if network.tokens else math.prod(before)
+        return self._affine((self.out_features, read), after[-1:] if self.bias else None)
 
     def pytorch(self, nn: Any, before: Shape) -> Any:
-        return nn.Linear(before[-1], self.out_features, self.bias)
+        return nn.Linear(before[-1] if len(before) == 2 else math.prod(before), self.out_features, self.bias)
 
 
 @layer_kind
@@ -441,7 +428,7 @@ class TiedHead(TokenLayer):
 
     embedding: str
     bias: bool = False
-    deviation: Small = 0.02
+    deviation: Small = DEVIATION
     after: str = ""
 
     def shape_after(self, network: Network, *before: Shape) -> Shape:
@@ -463,7 +450,7 @@ class TiedHead(TokenLayer):
 
 
 @layer_kind
-class Softmax(OneInput):
+class SoftmaxCrossEntropy(OneInput):
     """Class probabilities; cross-entropy with the labels, or with each token's next, in training."""
 
     name: Name = "softmax"
@@ -601,11 +588,11 @@ class Network(Shown):
         """
         if (self.tokens is None) and (input_shape, num_classes) == (self.input_shape, self.num_classes):
             return self
-        last = [(i, layer) for i, layer in enumerate(self.layers) if isinstance(layer, FullyConnected)][-1:]
-        if self.tokens is not None or not last or not isinstance(self.layers[-1], Softmax):
+        last = [(i, layer) for i, layer in enumerate(self.layers) if isinstance(layer, Linear)][-1:]
+        if self.tokens is not None or not last or not isinstance(self.layers[-1], SoftmaxCrossEntropy):
             raise UsageError(
-                f"a network that takes images and classes from the data must read images and end in a fully connected "
-                f"layer and Softmax, and {self.name!r} does not; describe its input_shape and classes as those of "
+                f"a network that takes images and classes from the data must read images and end in Linear and "
+                f"SoftmaxCrossEntropy, and {self.name!r} does not; describe its input_shape and classes as those of "
                 f"the data"
             )
         ((index, layer),) = last
@@ -680,12 +667,13 @@ class Network(Shown):
         return {name: shape for own in self.layer_parameters().values() for name, shape in own.items()}
 
     def deviations(self) -> dict[str, float]:
-        """Name of each parameter whose layer says so -> standard deviation of its initial values."""
+        """Name of each parameter whose layer says so, or a linear layer of tokens' -> standard deviation of its initial
+        values; others have He's."""
         own = self.layer_parameters()
         return {
-            name: layer.deviation
+            name: deviation
             for layer in self.layers
-            if layer.deviation
+            if (deviation := layer.deviation or (DEVIATION if self.tokens and isinstance(layer, Linear) else 0.0))
             for name, shape in own[layer.name].items()
             if len(shape) > 1
         }

@@ -6,23 +6,23 @@ In the form of today: ReLU, max-pooling, and every map of conv2 sees every map o
 
 from __future__ import annotations
 
-from .layers import Convolution, FullyConnected, MaxPool, Network, ReLU, Softmax
+from .layers import Conv2d, Linear, MaxPool, Network, ReLU, SoftmaxCrossEntropy
 
 
 def network(name: str) -> Network:
     """Two stages of 6 and 16 channels, and three fully connected layers."""
     layers = (
-        Convolution("conv1", 6, kernel=5, padding=0),
+        Conv2d("conv1", 6, kernel=5, padding=0),
         ReLU("relu1"),
         MaxPool("pool1"),
-        Convolution("conv2", 16, kernel=5, padding=0),
+        Conv2d("conv2", 16, kernel=5, padding=0),
         ReLU("relu2"),
         MaxPool("pool2"),
-        FullyConnected("fc1", 120),
+        Linear("fc1", 120),
         ReLU("relu3"),
-        FullyConnected("fc2", 84),
+        Linear("fc2", 84),
         ReLU("relu4"),
-        FullyConnected("fc3", 10),
-        Softmax(),
+        Linear("fc3", 10),
+        SoftmaxCrossEntropy(),
     )
     return Network(name, (1, 32, 32), layers)

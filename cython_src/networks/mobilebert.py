@@ -87,9 +87,8 @@ def network(
             nn.TiedHead("cls.predictions", "embeddings.word_embeddings", bias=True),
         ]
     answers = {"answers": "class"} if classes else {"answers": "masked", "mask": mask}
-    return nn.Network(
-        name, (min(nn.SEQUENCE, positions),), (*layers, nn.Softmax()), nn.Tokens(vocabulary, positions, **answers)
-    )
+    tokens = nn.Tokens(vocabulary, positions, **answers)
+    return nn.Network(name, (min(nn.SEQUENCE, positions),), (*layers, nn.SoftmaxCrossEntropy()), tokens)
 
 
 def _layer(

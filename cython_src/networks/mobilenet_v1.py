@@ -7,7 +7,7 @@ global average pool, fully connected
 
 from __future__ import annotations
 
-from .layers import FullyConnected, GlobalPool, Layer, Network, Softmax
+from .layers import GlobalAvgPool, Layer, Linear, Network, SoftmaxCrossEntropy
 from .parts import SMALL_IMAGE, convolution_norm
 
 BLOCKS = ((64, 1), (128, 2), (128, 1), (256, 2), (256, 1), (512, 2), *[(512, 1)] * 5, (1024, 2), (1024, 1))
@@ -24,5 +24,5 @@ def network(
         layers += convolution_norm(f"{block}.conv1", f"{block}.bn1", channels, 3, stride, groups=channels)
         layers += convolution_norm(f"{block}.conv2", f"{block}.bn2", channels_out, 1)
         channels = channels_out
-    layers += [GlobalPool("pool"), FullyConnected("linear", num_classes), Softmax()]
+    layers += [GlobalAvgPool("pool"), Linear("linear", num_classes), SoftmaxCrossEntropy()]
     return Network(name, (3, size, size), tuple(layers))

@@ -7,7 +7,7 @@ blocks   [1x1 to expansion x channels; 3x3 depthwise; 1x1 linear], STAGES
 
 from __future__ import annotations
 
-from .layers import Add, FullyConnected, GlobalPool, Layer, Network, ReLU, ReLU6, Softmax
+from .layers import Add, GlobalAvgPool, Layer, Linear, Network, ReLU, ReLU6, SoftmaxCrossEntropy
 from .parts import SMALL_IMAGE, convolution_norm
 
 # Expansion, channels, blocks, stride of the first of them. The second stage halves large images only.
@@ -33,7 +33,7 @@ def network(
             layers += _block(f"layers.{number}", layers[-1].name, channels, expansion, channels_out, stride, small)
             channels, number = channels_out, number + 1
     layers += convolution_norm("conv2", "bn2", last, 1)
-    layers += [GlobalPool("pool"), FullyConnected("linear", num_classes), Softmax()]
+    layers += [GlobalAvgPool("pool"), Linear("linear", num_classes), SoftmaxCrossEntropy()]
     if not small:
         layers = [ReLU6(layer.name, layer.after) if isinstance(layer, ReLU) else layer for layer in layers]
     return Network(name, (3, size, size), tuple(layers))

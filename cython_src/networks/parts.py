@@ -4,16 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from .layers import BatchNorm, Convolution, FullyConnected, GlobalPool, Layer, MaxPool, Network, ReLU, Softmax
+from .layers import BatchNorm, Conv2d, GlobalAvgPool, Layer, Linear, MaxPool, Network, ReLU, SoftmaxCrossEntropy
 
 SMALL_IMAGE = 32  # up to here networks begin without halving the image: their CIFAR-10 forms
 
 
-def convolution(
-    name: str, channels: int, kernel: int, stride: int = 1, groups: int = 1, after: str = ""
-) -> Convolution:
+def convolution(name: str, channels: int, kernel: int, stride: int = 1, groups: int = 1, after: str = "") -> Conv2d:
     """Without bias; the padding keeps the size."""
-    return Convolution(name, channels, kernel, kernel // 2, stride, groups, bias=False, after=after)
+    return Conv2d(name, channels, kernel, kernel // 2, stride, groups, bias=False, after=after)
 
 
 def convolution_norm(
@@ -57,7 +55,7 @@ def residual_classifier(
             channels_out, stride = width << stage, 2 if stage and not number else 1
             layers += block(f"layer{stage + 1}.{number}", layers[-1].name, channels, channels_out, stride)
             channels = channels_out
-    layers += [GlobalPool("pool"), FullyConnected("linear", num_classes), Softmax()]
+    layers += [GlobalAvgPool("pool"), Linear("linear", num_classes), SoftmaxCrossEntropy()]
     return Network(name, (3, size, size), tuple(layers))
 
 
@@ -68,6 +66,6 @@ def convolutional_classifier(
     and the convolutions keep height and width."""
     layers: list[Layer] = []
     for i, out_channels in enumerate(channels, start=1):
-        layers += [Convolution(f"conv{i}", out_channels, kernel, kernel // 2), ReLU(f"relu{i}"), MaxPool(f"pool{i}")]
-    layers += [FullyConnected("fc", num_classes), Softmax()]
+        layers += [Conv2d(f"conv{i}", out_channels, kernel, kernel // 2), ReLU(f"relu{i}"), MaxPool(f"pool{i}")]
+    layers += [Linear("fc", num_classes), SoftmaxCrossEntropy()]
     return Network(name, input_shape, tuple(layers))

@@ -9,7 +9,7 @@ global average pool, fully connected
 
 from __future__ import annotations
 
-from .layers import Add, FullyConnected, GlobalPool, Layer, Network, ReLU, Softmax
+from .layers import Add, GlobalAvgPool, Layer, Linear, Network, ReLU, SoftmaxCrossEntropy
 from .parts import SMALL_IMAGE, convolution_norm, imagenet_pool
 
 GROUPS = 2
@@ -25,7 +25,7 @@ def network(name: str, size: int, num_classes: int, width: int = 64, blocks: tup
             inner, stride = GROUPS * width << stage, 2 if stage and not block else 1
             layers += _block(f"layer{stage + 1}.{block}", layers[-1].name, channels, inner, stride)
             channels = 2 * inner
-    layers += [GlobalPool("pool"), FullyConnected("linear", num_classes), Softmax()]
+    layers += [GlobalAvgPool("pool"), Linear("linear", num_classes), SoftmaxCrossEntropy()]
     return Network(name, (3, size, size), tuple(layers))
 
 

@@ -97,7 +97,7 @@ def _complete(sweep: Sweep) -> Iterator[tuple[str, int, dict[Cell, Point]]]:
 def factorial_table(sweep: Sweep) -> pd.DataFrame:
     """Return one row per cell, also for those that cannot exist.
 
-    Columns: plan_id, threads, creation, barrier, placement, model, median_s, low_s, high_s, ratio, ratio_low,
+    Columns: plan_id, threads, creation, barrier, placement, model, time_s, low_s, high_s, ratio, ratio_low,
     ratio_high (time over that of the first cell, paired by repetition), note.
     """
     rows = []
@@ -111,7 +111,7 @@ def factorial_table(sweep: Sweep) -> pd.DataFrame:
                     "threads": threads,
                     **dict(zip(("creation", "barrier", "placement"), cell, strict=True)),
                     "model": point.model if point else "",
-                    "median_s": value.value,
+                    "time_s": value.value,
                     "low_s": value.low,
                     "high_s": value.high,
                     **interval_columns("ratio", sweep.ratio(point, of_cell[FIRST]) if point else NOTHING),

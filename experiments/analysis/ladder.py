@@ -47,7 +47,7 @@ def rungs(sweep: Sweep, plan_id: str) -> list[ModelSpec]:
 def ladder_table(sweep: Sweep, plan_id: str) -> pd.DataFrame:
     """Return a row for each rung on most threads, in the order of the file.
 
-    Columns: model, threads, takes (what the rung takes away from the one above and what it puts back), median_s, low_s,
+    Columns: model, threads, takes (what the rung takes away from the one above and what it puts back), time_s, low_s,
     high_s, usable, above (time over that of the rung above), above_low, above_high, above_verdict, ratio (time over
     that of the better fork-join form), ratio_low, ratio_high, verdict. NaN and "" where there is nothing to compare
     with.
@@ -61,7 +61,7 @@ def ladder_table(sweep: Sweep, plan_id: str) -> pd.DataFrame:
         row = own[model]
         rows.append(
             {
-                **{name: row[name] for name in ("model", "threads", "median_s", "low_s", "high_s", "usable")},
+                **{name: row[name] for name in ("model", "threads", "time_s", "low_s", "high_s", "usable")},
                 "takes": _takes(above, model),
                 **interval_columns("above", ratio),
                 "above_verdict": judged(sweep, ratio, *pair) if above else "",

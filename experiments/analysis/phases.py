@@ -146,7 +146,7 @@ def phase_bound_table(sweep: Sweep) -> pd.DataFrame:
 
 # Columns that a reader looks for, in front of all others.
 FIRST = (
-    *("model", "threads", "generations", "rounds", "median_s", "low_s", "high_s"),
+    *("model", "threads", "generations", "rounds", "time_s", "low_s", "high_s"),
     *("speedup", "speedup_low", "speedup_high"),
     *("usable", "efficiency", "reference", "ratio", "ratio_low", "ratio_high", "verdict"),
     *("peak_bytes", "planned_bytes"),

@@ -56,7 +56,7 @@ def speed_table(sweep: Sweep) -> pd.DataFrame:
     """Return one row per point: time, speedup, efficiency, and the verdict against its device's better fork-join form.
 
     Columns: every field of the plan's record (network, batch, phase, and the other options), plan_id, model, threads,
-    sessions, generations, rounds, median_s (typical time), low_s, high_s (95 % interval), fill_s, speedup, speedup_low,
+    sessions, generations, rounds, time_s (typical time), low_s, high_s (95 % interval), fill_s, speedup, speedup_low,
     speedup_high (over the best serial run of the problem), efficiency, efficiency_low, efficiency_high, reference
     (model), ratio, ratio_low, ratio_high (time / reference's time), verdict, usable (see `is_usable`). NaN and "" where
     there is nothing to compare with; a GPU's models have no efficiency.
@@ -79,7 +79,7 @@ def speed_table(sweep: Sweep) -> pd.DataFrame:
                 "sessions": typical.sessions,
                 "generations": typical.count,
                 "rounds": sweep.times.rounds(point),
-                "median_s": typical.value,
+                "time_s": typical.value,
                 "low_s": typical.low,
                 "high_s": typical.high,
                 "fill_s": float(sweep.samples_of(point)["fill_time_s"].median()),
@@ -153,7 +153,7 @@ def on_most_threads(table: pd.DataFrame) -> tuple[pd.DataFrame, int]:
 def own_best_table(sweep: Sweep) -> pd.DataFrame:
     """Return each model at its own best granularity, for problems measured at several.
 
-    Columns: problem, threads, model, granularity, plan_id, median_s, speedup, reference,
+    Columns: problem, threads, model, granularity, plan_id, time_s, speedup, reference,
     reference_granularity, ratio, ratio_low, ratio_high, verdict. The reference is the best fork-join form at its own
     best granularity. Choosing the best of several by the same samples flatters each side a little.
     """
@@ -164,15 +164,15 @@ def own_best_table(sweep: Sweep) -> pd.DataFrame:
     for (_, threads, gpu), group in speeds.groupby(["problem", "threads", "gpu"], sort=False):
         if group["plan_id"].nunique() < 2:
             continue
-        best = group.loc[group.groupby("model")["median_s"].idxmin()]
+        best = group.loc[group.groupby("model")["time_s"].idxmin()]
         joins = best[best["model"].map(lambda model: model.name) == ("gpu_forkjoin" if gpu else "forkjoin")]
-        reference = joins.loc[joins["median_s"].idxmin()] if len(joins) else None
+        reference = joins.loc[joins["time_s"].idxmin()] if len(joins) else None
         for _, row in best.iterrows():
             comparable = reference is not None and row["model"] != reference["model"]
             point = (row["plan_id"], row["model"], threads)
             forms = [(join["plan_id"], join["model"], threads) for _, join in joins.iterrows()]
             ratio = sweep.ratio_to_fastest(point, forms) if comparable else NOTHING
-            own = row[["problem", "threads", "model", "granularity", "plan_id", "median_s", "speedup"]]
+            own = row[["problem", "threads", "model", "granularity", "plan_id", "time_s", "speedup"]]
             rows.append(
                 {
                     **own,
@@ -202,7 +202,7 @@ def axis_table(sweep: Sweep) -> pd.DataFrame:
     have a table of their own (`interference_table`): neither is compared here.
 
     Columns: axis, plan_id, baseline_plan_id, problem (of the baseline), granularity, model, threads, value, baseline
-    (values of the axis), median_s, ratio, ratio_low, ratio_high, verdict.
+    (values of the axis), time_s, ratio, ratio_low, ratio_high, verdict.
     """
     rows = []
     for axis in (a for a in sweep.axes if a not in ("network", INTERFERENCE)):
@@ -231,7 +231,7 @@ def axis_table(sweep: Sweep) -> pd.DataFrame:
                             "threads": threads,
                             "value": value_text(value),
                             "baseline": value_text(first),
-                            "median_s": sweep.typical_time(point).value,
+                            "time_s": sweep.typical_time(point).value,
                             **interval_columns("ratio", ratio),
                             "verdict": judged(sweep, ratio, point, first_point),
                         }

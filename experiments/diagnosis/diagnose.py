@@ -51,7 +51,13 @@ class Finding:
 
     def as_row(self) -> dict[str, Any]:
         """Return the finding for JSON."""
-        return {"kind": self.kind, "cost_s": self.cost_s, "text": self.text, "try": self.attempt, "brings": self.brings}
+        return {
+            "kind": self.kind,
+            "cost_s": self.cost_s,
+            "text": self.text,
+            "attempt": self.attempt,
+            "brings": self.brings,
+        }
 
 
 def diagnose(case: Case) -> list[Finding]:

@@ -29,9 +29,11 @@ class TorchTraining:
         Default: the plan's network.
     tf32 : bool
         Whether a GPU may round inputs of products and convolutions.
+    module : torch.nn.Module, optional
+        That is trained, with the parameters that it has; default: one made of the network.
     """
 
-    def __init__(self, bound, mode: str, device: str = "cpu", network=None, tf32: bool = False):
+    def __init__(self, bound, mode: str, device: str = "cpu", network=None, tf32: bool = False, module=None):
         import torch
 
         attributes = bound.plan.attributes
@@ -41,15 +43,7 @@ class TorchTraining:
             torch.backends.cudnn.benchmark = True
         self.training = attributes["phase"] == "train"
         self.tokens = "dataset.tokens" in bound.arrays
-        spec = network or get_network(attributes["network"])
-        self.module = torch_network(spec, fused_attention=mode != "eager")
-        kept = [name for name, buffer in bound.plan.buffers.items() if buffer.role == "statistic"]
-        present = {name: torch.from_numpy(bound.view(name).copy()) for name in (*attributes["parameters"], *kept)}
-        missing, _ = self.module.load_state_dict(present, strict=False)
-        unknown = [name for name in missing if not name.endswith("num_batches_tracked")]
-        if unknown:
-            raise AssertionError(f"parameters of PyTorch's module without a value: {unknown}")
-        self.module = self.module.to(device)
+        self.module = (module or _made_of(network or get_network(attributes["network"]), bound, mode)).to(device)
         self.samples, self.labels = (torch.from_numpy(array).to(device) for array in _data(bound))
         self.order = torch.from_numpy(bound.arrays["batch_order"].astype("int64")).to(device)
         if mode == "channels_last":
@@ -121,6 +115,19 @@ class TorchTraining:
             kept[step % len(kept)] = float(loss)
         self.collected += len(self.losses)
         self.losses.clear()
+
+
+def _made_of(spec, bound, mode: str):
+    """PyTorch's module of a network, with the parameters and statistics of a bound plan."""
+    import torch
+
+    module = torch_network(spec, fused_attention=mode != "eager")
+    kept = [name for name, buffer in bound.plan.buffers.items() if buffer.role == "statistic"]
+    names = (*bound.plan.attributes["parameters"], *kept)
+    missing, _ = module.load_state_dict({n: torch.from_numpy(bound.view(n).copy()) for n in names}, strict=False)
+    if unknown := [name for name in missing if not name.endswith("num_batches_tracked")]:
+        raise AssertionError(f"parameters of PyTorch's module without a value: {unknown}")
+    return module
 
 
 def _data(bound) -> tuple[np.ndarray, np.ndarray]:

@@ -14,13 +14,13 @@ from ...cython_src.networks.layers import (
     Attention,
     Embedding,
     FirstToken,
-    FullyConnected,
+    Linear,
     Network,
     NoNorm,
     Positions,
     ReLU,
     ReLU6,
-    Softmax,
+    SoftmaxCrossEntropy,
     TiedHead,
     Trigram,
 )
@@ -48,12 +48,12 @@ def torch_network(spec: Network, fused_attention: bool = True):
             # that no later layer reads
             self.steps = []
             for position, (layer, before, after) in enumerate(spec.shapes()):
-                if isinstance(layer, Softmax):
+                if isinstance(layer, SoftmaxCrossEntropy):
                     continue  # The loss computes the softmax.
                 in_place = readers.count(inputs[layer.name][0]) == 1
                 module, function = _parts_of(self, spec, layer, before, after, in_place, fused_attention)
                 later = {name for other in spec.layers[position + 1 :] for name in inputs[other.name]}
-                flatten = isinstance(layer, FullyConnected) and len(before) > 1
+                flatten = isinstance(layer, Linear) and len(before) == 3
                 unread = [name for name in (*inputs[layer.name], layer.name) if name not in later]
                 self.steps.append((layer.name, flatten, function, inputs[layer.name], unread))
                 if module is not None:

@@ -86,9 +86,9 @@ def format_findings(found: Mapping[str, Any]) -> str:
             lines.append("  nothing that costs 1% of a step")
         for number, finding in enumerate(case["findings"], 1):
             lines += _paragraph(f"{number}. ", finding["text"])
-            if finding["try"]:
+            if finding["attempt"]:
                 brings = f" ({finding['brings']})" if finding["brings"] else ""
-                lines += _paragraph("   Try: ", f"{finding['try']}{brings}.")
+                lines += _paragraph("   Try: ", f"{finding['attempt']}{brings}.")
     return "\n".join(lines)
 
 

@@ -98,7 +98,7 @@ def compare_folders(first: str | os.PathLike, second: str | os.PathLike, out: st
     rows = []
     for point in points:
         own = [rows_of[point] for rows_of in found if point in rows_of]
-        a, b = (rows_of[point]["median_s"] if point in rows_of else None for rows_of in found)
+        a, b = (rows_of[point]["time_s"] if point in rows_of else None for rows_of in found)
         rows.append(
             {
                 "model": point[0],
@@ -134,7 +134,7 @@ def _draw(tables: Sequence, limits: Sequence, folders: Sequence[str], machines: 
     counts = sorted({int(n) for table in tables for n in table["threads"]})
     figure, axes = new_figure("double", 2, panel_height=2.4)
     bounds: dict[str, BoundLine] = {}
-    for axis, column, kind, scale in zip(axes, ("median_s", "speedup"), ("s", "speedup"), (1e3, 1.0), strict=True):
+    for axis, column, kind, scale in zip(axes, ("time_s", "speedup"), ("s", "speedup"), (1e3, 1.0), strict=True):
         for table, line, hollow in zip(tables, LINES, ((), models), strict=False):
             shown = table.assign(**{f"{column}_low": math.nan, f"{column}_high": math.nan})
             looks = {model: replace(look, line=line) for model, look in styles.items()}

@@ -16,17 +16,7 @@ from ...cython_src.errors import MachineError, UsageError
 from ...cython_src.kernels.kernel_table import scratch_bytes
 from ...cython_src.lowering.lower import lower, own_plan
 from ...cython_src.lowering.options import PlanOptions, plan_options
-from ...cython_src.networks.layers import (
-    Attention,
-    Convolution,
-    Embedding,
-    FullyConnected,
-    LayerNorm,
-    Linear,
-    Network,
-    NoNorm,
-    TiedHead,
-)
+from ...cython_src.networks.layers import Attention, Conv2d, Embedding, LayerNorm, Linear, Network, NoNorm, TiedHead
 from ...cython_src.networks.registry import get_network
 from ...cython_src.plan.model import Plan
 from ...cython_src.records import LARGEST_WHOLE
@@ -50,7 +40,7 @@ KINDS = {
 }
 GRAPH = "plan and graph"
 # Layers whose results are written in any plan; others may be joined to them, or to those that read them.
-WRITTEN = (Convolution, FullyConnected, Embedding, Linear, LayerNorm, NoNorm, Attention, TiedHead)
+WRITTEN = (Conv2d, Linear, Embedding, LayerNorm, NoNorm, Attention, TiedHead)
 # Python, NumPy and this package, with what they load and allocate once a plan runs: 47 to 50 MiB for eight plans of
 # images and tokens, in training and inference. `libraries_bytes` of samples is what of it is there before the plan.
 LIBRARIES_BYTES = 48 << 20

@@ -155,7 +155,7 @@ def _network(stage: Stage, sweep: Sweep) -> Section:
     best = [
         row for row in widest.to_dict("records") if row["plan_id"] == plan_id and row["model"] in (PERSISTENT, TASKITER)
     ]
-    said = [f"{row['model']}, {plural(row['threads'], 'thread')}: {time(row['median_s'])} a step." for row in best]
+    said = [f"{row['model']}, {plural(row['threads'], 'thread')}: {time(row['time_s'])} a step." for row in best]
     return Section(
         f"{stage.title}: {stage.name}",
         2,

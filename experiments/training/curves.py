@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -11,21 +12,39 @@ from ..results.files import csv_text, write_atomically
 from ..results.training_rows import EpochRow, Summary, epoch_times
 from ..tables.numbers import plural
 
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
 HISTORY_COLUMNS = tuple(name for name in EpochRow.__struct_fields__ if name != "disturbance")
 
 
-def write_history(path: Path, histories: Mapping[int, Sequence[EpochRow]]) -> None:
-    """Write the epochs of all seeds as CSV, without columns that are null in all rows, last whether others left the
-    epoch undisturbed; replace the file as a whole."""
+def history_table(histories: Mapping[int, Sequence[EpochRow]]) -> tuple[list[str], list[list[Any]]]:
+    """Return columns and rows of the epochs of all seeds, without columns that are null in all rows, last the epoch's
+    own seconds and whether others left it undisturbed."""
     rows = [row for history in histories.values() for row in history]
     names = [name for name in HISTORY_COLUMNS if any(getattr(row, name) is not None for row in rows)]
-    usable = {id(row): usable for history in histories.values() for row, _, usable in epoch_times(history)}
-    values = ([*(getattr(row, name) for name in names), usable[id(row)]] for row in rows)
-    write_atomically(path, csv_text([*(names or HISTORY_COLUMNS), "usable"], values))
+    own = {id(row): found for history in histories.values() for row, *found in epoch_times(history)}
+    values = [[*(getattr(row, name) for name in names), *own[id(row)]] for row in rows]
+    return [*(names or HISTORY_COLUMNS), "epoch_time_s", "usable"], values
+
+
+def write_history(path: Path, histories: Mapping[int, Sequence[EpochRow]]) -> None:
+    """Write `history_table` as CSV; replace the file as a whole."""
+    write_atomically(path, csv_text(*history_table(histories)))
 
 
 def draw_accuracy(path: Path, histories: Mapping[int, Sequence[EpochRow]], summary: Summary) -> None:
-    """Draw validation accuracy over training time to `path`.pdf and .png, its caption to `path`.txt.
+    """Draw validation accuracy over training time to `path`.pdf and .png, its caption to `path`.txt."""
+    from ..report.figures.style import save
+
+    figure, caption = accuracy_figure(histories, summary, "single")
+    for ending in (".pdf", ".png"):
+        save(figure, path.with_suffix(ending))
+    write_atomically(path.with_suffix(".txt"), caption + "\n")
+
+
+def accuracy_figure(histories: Mapping[int, Sequence[EpochRow]], summary: Summary, column: str) -> tuple[Figure, str]:
+    """Return a figure of validation accuracy over training time, and its caption.
 
     With several seeds the figure has their median and a band from the lowest to the highest. Points are matched by
     epoch; the time of an epoch is the median over seeds.
@@ -35,7 +54,7 @@ def draw_accuracy(path: Path, histories: Mapping[int, Sequence[EpochRow]], summa
 
     # Only drawing loads libraries that take more memory than many networks.
     from ..report.figures.axes import cross_out
-    from ..report.figures.style import COLORS, in_style, new_figure, save
+    from ..report.figures.style import COLORS, in_style, new_figure
 
     quiet = [[usable for *_, usable in epoch_times(history)] for history in histories.values()]
     usable = np.mean(quiet, axis=0) >= 0.5
@@ -50,12 +69,10 @@ def draw_accuracy(path: Path, histories: Mapping[int, Sequence[EpochRow]], summa
     if not usable.all():
         caption += " Crossed out: epochs that others, or a CPU quota, disturbed."
     with in_style():
-        figure, (axis,) = new_figure("single", 1)
+        figure, (axis,) = new_figure(column, 1)
         axis.fill_between(times, accuracies.min(axis=0), accuracies.max(axis=0), color=COLORS[0], alpha=0.2, lw=0)
         axis.plot(times, np.median(accuracies, axis=0), marker="o", markersize=3, color=COLORS[0])
         cross_out(axis, times[~usable], np.median(accuracies, axis=0)[~usable], 3)
         axis.set(xlabel="training time (s)", ylabel="validation accuracy (%)", title=summary.title)
         axis.set_xlim(left=0)
-    for ending in (".pdf", ".png"):
-        save(figure, path.with_suffix(ending))
-    write_atomically(path.with_suffix(".txt"), caption + "\n")
+    return figure, caption

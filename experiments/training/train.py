@@ -218,14 +218,15 @@ def _check_plans(config: TrainingConfig, data: Dataset | Text) -> str:
 
 def _epoch_text(trainer: Trainer, row: EpochRow) -> str:
     """Return an epoch's line of the running report."""
+    time_s = row.time_s - (trainer.history[row.epoch - 2].time_s if row.epoch > 1 else 0.0)
     text = (
         f"seed {row.seed}  epoch {row.epoch:3d}/{trainer.config.epochs}  train loss {row.train_loss:.4f}  "
-        f"valid loss {row.valid_loss:.4f}  error rate {100 * row.error_rate:6.2f} %  {row.time_s:.2f} s"
+        f"valid loss {row.valid_loss:.4f}  error rate {100 * row.error_rate:6.2f} %  {time_s:.2f} s, in all "
+        f"{row.time_s:.2f} s"
     )
     if isinstance(trainer.data, Text):
-        before = trainer.history[row.epoch - 2].time_s if row.epoch > 1 else 0.0
         tokens = trainer.num_batches * trainer.config.batch * trainer.data.sequence
-        text += f"  {tokens / (row.time_s - before):,.0f} tokens/s"
+        text += f"  {tokens / time_s:,.0f} tokens/s"
     return text if row.joules is None else f"{text}  {row.joules:,.1f} J"
 
 

@@ -4,7 +4,7 @@ Nothing here knows of plans, blocks or layouts; of a network, only its descripti
 forward formula and its derivative, written for reading; images are (N, C, H, W), weights have PyTorch's
 layouts.
 
-    Convolution     Y[n, o, y, x] = b[o] + sum over c, i, j of W[o, c, i, j] * X[n, c, s y + d i - p, s x + d j - p],
+    Conv2d          Y[n, o, y, x] = b[o] + sum over c, i, j of W[o, c, i, j] * X[n, c, s y + d i - p, s x + d j - p],
                     c over the channels of o's group
     BatchNorm       Y = w (X - mean) / sqrt(var + eps) + b with mean and variance of the batch, or in evaluation with
                     the running ones: running = (1 - momentum) running + momentum new, the variance then unbiased
@@ -14,9 +14,10 @@ layouts.
     MaxPool         Y = the largest X of each window; of equal ones the first in row order gets the gradient
     AveragePool     Y = the mean of each window
     Dropout         Y = X times the layer's mask, which is given; without one, X
-    GlobalPool      Y = the mean over all pixels
-    FullyConnected  Y = X @ W.T + b over the flattened image, in the order C, H, W
-    Softmax         probabilities; the loss is the mean of -log of the label's, or with label smoothing e of
+    GlobalAvgPool   Y = the mean over all pixels
+    Linear          Y = X @ W.T + b over the flattened image, in the order C, H, W
+    SoftmaxCrossEntropy
+                    probabilities; the loss is the mean of -log of the label's, or with label smoothing e of
                     (1 - e) of that and e times the mean of all classes'
 
 The gradient of a layer's output is the sum of what all layers that take it send back.
@@ -34,16 +35,16 @@ from forktask.cython_src.networks.layers import (
     Add,
     AveragePool,
     BatchNorm,
-    Convolution,
+    Conv2d,
     Dropout,
-    FullyConnected,
-    GlobalPool,
+    GlobalAvgPool,
+    Linear,
     MaxPool,
     Network,
     ReLU,
     ReLU6,
     Sigmoid,
-    Softmax,
+    SoftmaxCrossEntropy,
 )
 
 
@@ -87,7 +88,7 @@ def forward(
     Parameters
     ----------
     network : Network
-        Its last layer is Softmax.
+        Its last layer is SoftmaxCrossEntropy.
     parameters : mapping of str to ndarray
     images : shape (N, C, H, W)
     labels : integers, shape (N,)
@@ -148,8 +149,8 @@ def forward_backward(
 
 
 def _layers_before_softmax(network):
-    if not network.layers or not isinstance(network.layers[-1], Softmax):
-        raise UsageError(f"the last layer of network {network.name!r} must be Softmax")
+    if not network.layers or not isinstance(network.layers[-1], SoftmaxCrossEntropy):
+        raise UsageError(f"the last layer of network {network.name!r} must be SoftmaxCrossEntropy")
     return network.layers[:-1]
 
 
@@ -163,7 +164,7 @@ def _targets(labels, classes, label_smoothing):
 def _layer_forward(layer, parameters, inputs, statistics, training):
     x = inputs[0]
     match layer:
-        case Convolution():
+        case Conv2d():
             n, c = x.shape[:2]
             windows = _windows(x, layer)
             windows = windows.reshape(n, layer.groups, c // layer.groups, *windows.shape[2:])
@@ -195,9 +196,9 @@ def _layer_forward(layer, parameters, inputs, statistics, training):
             return _pool_windows(x, layer, -np.inf).max(axis=-1)
         case AveragePool():
             return _pool_windows(x, layer, 0.0).mean(axis=-1)
-        case GlobalPool():
+        case GlobalAvgPool():
             return x.mean(axis=(2, 3))
-        case FullyConnected():
+        case Linear():
             weight, bias = parameters[f"{layer.name}.weight"], parameters[f"{layer.name}.bias"]
             return x.reshape(len(x), -1) @ np.asarray(weight, np.float64).T + bias
     raise UsageError(f"the reference has no formula for {layer!r}; add one")
@@ -207,7 +208,7 @@ def _layer_backward(layer, parameters, inputs, y, dy, gradients):
     """Put parameter gradients into `gradients` and return the gradient of each input."""
     x = inputs[0]
     match layer:
-        case Convolution():
+        case Conv2d():
             weight = np.asarray(parameters[f"{layer.name}.weight"], np.float64)
             n, c = x.shape[:2]
             g, height, width = layer.groups, *dy.shape[2:]
@@ -254,9 +255,9 @@ def _layer_backward(layer, parameters, inputs, y, dy, gradients):
         case AveragePool():
             share = np.repeat(dy[..., None] / layer.size**2, layer.size**2, axis=-1)
             return [_from_pool_windows(share, layer, x.shape)]
-        case GlobalPool():
+        case GlobalAvgPool():
             return [np.broadcast_to(dy[:, :, None, None] / (x.shape[2] * x.shape[3]), x.shape)]
-        case FullyConnected():
+        case Linear():
             gradients[f"{layer.name}.weight"] = dy.T @ x.reshape(len(x), -1)
             gradients[f"{layer.name}.bias"] = dy.sum(axis=0)
             return [(dy @ parameters[f"{layer.name}.weight"]).reshape(x.shape)]

@@ -15,7 +15,8 @@ Nothing here knows of plans, blocks or layouts. Tensors are (N, T, C): samples, 
     ReLU        Y = max(X, 0)
     Sigmoid     Y = 1 / (1 + exp(-X))
     TiedHead    Y = X @ W.T + b with the embedding's W, to which rows of the head's own may be joined
-    Softmax     the loss is the mean of -log of the target's probability over all targets that are not IGNORED
+    SoftmaxCrossEntropy
+                the loss is the mean of -log of the target's probability over all targets that are not IGNORED
 
 The gradient of a layer's output is the sum of what all layers that take it send back; that of the tied weights is the
 sum of the head's and the embedding's.
@@ -58,7 +59,7 @@ def forward(network: Network, parameters: Mapping[str, np.ndarray], tokens: np.n
     Parameters
     ----------
     network : Network
-        Its last layer is Softmax.
+        Its last layer is SoftmaxCrossEntropy.
     parameters : mapping of str to ndarray
     tokens : integers, shape (N, T)
     targets : integers, shape (N, T), or (N, 1) of classes

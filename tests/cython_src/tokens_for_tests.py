@@ -14,7 +14,7 @@ from forktask.cython_src.networks.layers import (
     Linear,
     Network,
     Sigmoid,
-    Softmax,
+    SoftmaxCrossEntropy,
     TiedHead,
     Tokens,
 )
@@ -40,7 +40,7 @@ BOTH_WAYS = Network(
         GELU("gelu_right"),
         Add("sum4", ("gelu_right", "left")),
         Linear("head", 7, bias=False),
-        Softmax(),
+        SoftmaxCrossEntropy(),
     ),
     Tokens(7, 6),
 )
@@ -54,7 +54,7 @@ TWICE_TIED = Network(
         Linear("back", 8),
         LayerNorm("norm"),
         TiedHead("second", "wte"),
-        Softmax(),
+        SoftmaxCrossEntropy(),
     ),
     Tokens(9, 6),
 )

@@ -53,11 +53,8 @@ def residual_plan():
 def fill(bound):
     initialise(bound, 1)
     rng = np.random.default_rng(2)
-    arrays = bound.arrays
-    arrays["dataset.images"][...] = rng.standard_normal(arrays["dataset.images"].shape)
-    arrays["dataset.labels"][...] = rng.integers(0, 3, arrays["dataset.labels"].shape)
-    arrays["batch_order"][...] = rng.permutation(12).reshape(3, 4)
-    arrays["learning_rates"][...] = [0.1, 0.05, 0.02, 0.01, 0.005]
+    images, labels = rng.standard_normal(bound.arrays["dataset.images"].shape), rng.integers(0, 3, 12)
+    bound.load(images, labels, order=rng.permutation(12), learning_rate=[0.1, 0.05, 0.02, 0.01, 0.005])
 
 
 def persistent(bound):

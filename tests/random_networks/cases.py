@@ -22,12 +22,11 @@ from forktask.cython_src.networks.layers import (
     Attention,
     AveragePool,
     BatchNorm,
-    Convolution,
+    Conv2d,
     Dropout,
     Embedding,
     FirstToken,
-    FullyConnected,
-    GlobalPool,
+    GlobalAvgPool,
     Layer,
     LayerNorm,
     Linear,
@@ -38,7 +37,7 @@ from forktask.cython_src.networks.layers import (
     ReLU,
     ReLU6,
     Sigmoid,
-    Softmax,
+    SoftmaxCrossEntropy,
     TiedHead,
     Tokens,
     Trigram,
@@ -169,18 +168,16 @@ class _Growth:
             else:
                 self._vector_layer()
         if len(self.shape) == 3:
-            self._add(*_one_of(self.rng, (GlobalPool,), (FullyConnected, self.number(1, 12))))
+            self._add(*_one_of(self.rng, (GlobalAvgPool,), (Linear, self.number(1, 12))))
         if self.chance(0.7) or self.last == "input":
-            self._add(FullyConnected, self.number(1, 12))
-        return Network("random", self.input_shape, (*self.layers, Softmax()))
+            self._add(Linear, self.number(1, 12))
+        return Network("random", self.input_shape, (*self.layers, SoftmaxCrossEntropy()))
 
     def _chain_layer(self) -> None:
         """A layer of the kinds that images or pixels in the lanes have kernels for."""
         match self.number(0, 5):
             case 0 | 1 | 2:
-                self._add(
-                    Convolution, self.number(1, 20), 5, self.number(0, 2) if self.padding is None else self.padding
-                )
+                self._add(Conv2d, self.number(1, 20), 5, self.number(0, 2) if self.padding is None else self.padding)
                 if self.chance(0.6):
                     self._add(ReLU)
                 if self.chance(0.4):
@@ -190,7 +187,7 @@ class _Growth:
             case 4:
                 self._add(MaxPool, 2)
             case 5:
-                self._add(FullyConnected, self.number(1, 20))
+                self._add(Linear, self.number(1, 20))
                 if self.chance(0.5):
                     self._add(ReLU)
 
@@ -219,9 +216,9 @@ class _Growth:
                 self._activation()
             case 8:
                 size = self.number(1, 3)
-                self._add(MaxPool, size, self.number(0, 3), self.number(0, size // 2))
+                self._add(MaxPool, size, self.number(0, 3) or None, self.number(0, size // 2))
             case 9:
-                self._add(AveragePool, self.number(1, 3), self.number(0, 3))
+                self._add(AveragePool, self.number(1, 3), self.number(0, 3) or None)
             case 10:
                 self._add(Dropout, float(_one_of(self.rng, 0.0, 0.25, 0.5, 0.9)))
             case 11 | 12 | 13:
@@ -229,7 +226,7 @@ class _Growth:
             case 14:
                 self._sum_with_earlier()
             case 15:
-                self._add(*_one_of(self.rng, (GlobalPool,), (FullyConnected, self.number(1, 20))))
+                self._add(*_one_of(self.rng, (GlobalAvgPool,), (Linear, self.number(1, 20))))
 
     def _activation(self) -> None:
         self._add(_one_of(self.rng, ReLU, ReLU, ReLU6, Sigmoid))
@@ -242,7 +239,7 @@ class _Growth:
         padding = dilation * (kernel - 1) // 2 if same else self.number(0, kernel)
         groups = [g for g in range(1, channels + 1) if channels % g == 0 and out % g == 0]
         return self._add(
-            Convolution,
+            Conv2d,
             out,
             kernel,
             padding,
@@ -259,7 +256,7 @@ class _Growth:
         padding, stride = self.number(0, kernel), self.number(1, 2)
         dilation = _one_of(self.rng, 1, 1, 2)
         bias = self.chance(0.3)
-        self._add(Convolution, out, kernel, padding, stride, groups=channels, dilation=dilation, bias=bias)
+        self._add(Conv2d, out, kernel, padding, stride, groups=channels, dilation=dilation, bias=bias)
 
     def _residual(self) -> None:
         """Two ways from one tensor, and their sum."""
@@ -294,7 +291,7 @@ class _Growth:
         """A layer behind features without pixels."""
         match self.number(0, 6):
             case 0 | 1 | 2:
-                self._add(FullyConnected, self.number(1, 24))
+                self._add(Linear, self.number(1, 24))
                 if self.chance(0.5):
                     self._activation()
             case 3:
@@ -305,10 +302,10 @@ class _Growth:
                 self._sum_with_earlier()
             case 6:
                 start, (features,) = self.last, self.shape
-                self._add(FullyConnected, features)
+                self._add(Linear, features)
                 first = self.last
                 if self.chance(0.5):
-                    self._add(FullyConnected, features, after=start)
+                    self._add(Linear, features, after=start)
                     start = self.last
                 self._add(Add, (first, start))
 
@@ -333,7 +330,7 @@ class _Growth:
         else:
             if not (self.chance(0.5) and self._add(TiedHead, table, self.chance(0.5))):
                 self._add(Linear, vocabulary, self.chance(0.5))
-        return Network("random", self.input_shape, (*self.layers, Softmax()), self.input_tokens)
+        return Network("random", self.input_shape, (*self.layers, SoftmaxCrossEntropy()), self.input_tokens)
 
     def _token_layer(self) -> None:
         features = self.shape[-1]

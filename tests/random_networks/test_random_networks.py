@@ -24,15 +24,15 @@ from forktask.cython_src.networks.layers import (
     Add,
     AveragePool,
     BatchNorm,
-    Convolution,
+    Conv2d,
     Dropout,
-    FullyConnected,
-    GlobalPool,
+    GlobalAvgPool,
+    Linear,
     MaxPool,
     Network,
     ReLU,
     ReLU6,
-    Softmax,
+    SoftmaxCrossEntropy,
 )
 from forktask.cython_src.networks.parts import convolutional_classifier
 from forktask.cython_src.plan.chained_sums import FORMS
@@ -88,69 +88,69 @@ def test_names_that_two_layers_share_are_refused(first):
                 assert check(case, models=())
 
 
-END = FullyConnected("fc", 2), Softmax()
-AFTER_POOL = BatchNorm("bn"), ReLU("r"), GlobalPool("pool"), *END
+END = Linear("fc", 2), SoftmaxCrossEntropy()
+AFTER_POOL = BatchNorm("bn"), ReLU("r"), GlobalAvgPool("pool"), *END
 # What random networks have found, shrunk by hand or by `shrink`.
 FOUND = {
-    "features into a map with a halo": ((4, 4, 4), (Convolution("l0", 16), *END), {"batch": 5}),
-    "the same behind padding": ((1, 8, 8), (Convolution("a", 1, padding=0), Convolution("b", 1, padding=1), *END), {}),
-    "the same behind ReLU": ((1, 4, 4), (Convolution("a", 3), Convolution("b", 3), ReLU("r"), *END), {}),
+    "features into a map with a halo": ((4, 4, 4), (Conv2d("l0", 16), *END), {"batch": 5}),
+    "the same behind padding": ((1, 8, 8), (Conv2d("a", 1, padding=0), Conv2d("b", 1, padding=1), *END), {}),
+    "the same behind ReLU": ((1, 4, 4), (Conv2d("a", 3), Conv2d("b", 3), ReLU("r"), *END), {}),
     "ReLU beside a padded map": (
         (1, 2, 2),
-        (Convolution("a", 1), ReLU("r"), Convolution("b", 1), *END),
+        (Conv2d("a", 1), ReLU("r"), Conv2d("b", 1), *END),
         {"fusion": "none", "layout": "nchw"},
     ),
-    "a pool first": ((3, 33, 33), (AveragePool("s", 2), Convolution("c", 16, 3, 1, bias=False), *AFTER_POOL), {}),
-    "the largest of the input": ((3, 5, 5), (MaxPool("s", 2), Convolution("c", 4, 3, 1), *AFTER_POOL), {}),
-    "ReLU6 first": ((5, 3, 3), (ReLU6("s"), GlobalPool("pool"), *END), {}),
-    "dropout first": ((3, 3, 3), (Dropout("s"), GlobalPool("pool"), *END), {}),
-    "a sum of the input": ((3, 3, 3), (Add("s", ("input", "input")), GlobalPool("pool"), *END), {}),
+    "a pool first": ((3, 33, 33), (AveragePool("s", 2), Conv2d("c", 16, 3, 1, bias=False), *AFTER_POOL), {}),
+    "the largest of the input": ((3, 5, 5), (MaxPool("s", 2), Conv2d("c", 4, 3, 1), *AFTER_POOL), {}),
+    "ReLU6 first": ((5, 3, 3), (ReLU6("s"), GlobalAvgPool("pool"), *END), {}),
+    "dropout first": ((3, 3, 3), (Dropout("s"), GlobalAvgPool("pool"), *END), {}),
+    "a sum of the input": ((3, 3, 3), (Add("s", ("input", "input")), GlobalAvgPool("pool"), *END), {}),
     "a norm first": ((3, 4, 4), AFTER_POOL, {}),
     "a norm first, evaluated": ((4, 4, 4), AFTER_POOL, {"phase": "evaluate"}),
     "a norm first, forward": ((3, 4, 4), AFTER_POOL, {"phase": "forward"}),
-    "groups of a narrow input": ((3, 1, 1), (Convolution("c", 6, 3, 1, groups=3, bias=False), *END), {}),
+    "groups of a narrow input": ((3, 1, 1), (Conv2d("c", 6, 3, 1, groups=3, bias=False), *END), {}),
     "two ReLUs before softmax": (
         (3, 4, 14),
-        (FullyConnected("f", 7), ReLU("r"), ReLU("s"), Softmax()),
+        (Linear("f", 7), ReLU("r"), ReLU("s"), SoftmaxCrossEntropy()),
         {"batch": 33, "granularity": "images=2"},
     ),
     "windows of padding alone": (
         (4, 2, 5),
-        (Convolution("c", 4, 2, 2, stride=2, groups=4, bias=False), GlobalPool("pool"), *END),
+        (Conv2d("c", 4, 2, 2, stride=2, groups=4, bias=False), GlobalAvgPool("pool"), *END),
         {"batch": 16, "granularity": "images=3,rows=1"},
     ),
     "nothing is trained": ((2, 3, 3), END, {"clip_norm": 1.0, "frozen": "fc"}),
-    "ReLU before softmax": ((1, 1, 1), (FullyConnected("f", 1), ReLU("r"), Softmax()), {"layout": "nchw"}),
+    "ReLU before softmax": ((1, 1, 1), (Linear("f", 1), ReLU("r"), SoftmaxCrossEntropy()), {"layout": "nchw"}),
     "a halo that is added to": (
         (17, 4, 4),
         (
-            Convolution("a", 17, 1, 0),
+            Conv2d("a", 17, 1, 0),
             Add("s", ("input", "a")),
-            Convolution("b", 16, 3, 1, bias=False),
-            Convolution("c", 17, 3, 1),
+            Conv2d("b", 16, 3, 1, bias=False),
+            Conv2d("c", 17, 3, 1),
             Add("t", ("s", "c")),
-            GlobalPool("pool"),
-            Softmax(),
+            GlobalAvgPool("pool"),
+            SoftmaxCrossEntropy(),
         ),
         {"batch": 3},
     ),
     "a sum's gradient, to which a third reader adds": (
         (3, 4, 4),
         (
-            Convolution("a", 16, 3, 1),
-            Convolution("b", 16, 3, 1),
+            Conv2d("a", 16, 3, 1),
+            Conv2d("b", 16, 3, 1),
             ReLU6("r", after="a"),
-            Convolution("c", 16, 3, 1),
+            Conv2d("c", 16, 3, 1),
             Add("s", ("a", "b")),
             Add("t", ("s", "c")),
-            GlobalPool("pool"),
+            GlobalAvgPool("pool"),
             *END,
         ),
         {},
     ),
     "a shortcut from dropout": (
         (4, 2, 1),
-        (Dropout("d"), Convolution("c", 4, 3, dilation=2, bias=False, after="input"), Add("s", ("c", "d")), *END),
+        (Dropout("d"), Conv2d("c", 4, 3, dilation=2, bias=False, after="input"), Add("s", ("c", "d")), *END),
         {"phase": "evaluate", "granularity": "rows=1"},
     ),
 }
@@ -214,7 +214,7 @@ def test_code_makes_the_same_case():
 
 
 CHAIN = Case(
-    Network("chain", (4, 4, 4), (Convolution("l0", 16), ReLU("r"), FullyConnected("fc", 2), Softmax())), {"batch": 5}
+    Network("chain", (4, 4, 4), (Conv2d("l0", 16), ReLU("r"), Linear("fc", 2), SoftmaxCrossEntropy())), {"batch": 5}
 )
 
 

@@ -13,12 +13,11 @@ from forktask.cython_src.networks.layers import (
     Attention,
     AveragePool,
     BatchNorm,
-    Convolution,
+    Conv2d,
     Dropout,
     Embedding,
     FirstToken,
-    FullyConnected,
-    GlobalPool,
+    GlobalAvgPool,
     Layer,
     LayerNorm,
     Linear,
@@ -61,7 +60,7 @@ def _layer(layer: Layer, w: Mapping, inputs: list):
 
     x, weight, bias = inputs[0], w.get(f"{layer.name}.weight"), w.get(f"{layer.name}.bias")
     match layer:
-        case Convolution():
+        case Conv2d():
             return f.conv2d(x, weight, bias, layer.stride, layer.padding, layer.dilation, layer.groups)
         case BatchNorm():
             mean, var = x.mean((0, 2, 3), keepdim=True), x.var((0, 2, 3), keepdim=True, unbiased=False)
@@ -70,9 +69,9 @@ def _layer(layer: Layer, w: Mapping, inputs: list):
             return f.max_pool2d(x, layer.size, layer.stride or layer.size, layer.padding)
         case AveragePool():
             return f.avg_pool2d(x, layer.size, layer.stride or layer.size)
-        case GlobalPool():
+        case GlobalAvgPool():
             return x.mean((2, 3))
-        case FullyConnected():
+        case Linear() if x.ndim != 3:  # of images
             return f.linear(x.flatten(1), weight, bias)
         case ReLU():
             return torch.relu(x)

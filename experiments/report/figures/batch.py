@@ -29,7 +29,7 @@ def draw(sweep: Sweep, plan_id: str, column: str) -> Figure:
     """Draw images or tokens per second and the ratio to fork-join over the batch."""
     plans = sorted(sweep.siblings(plan_id, "batch"), key=lambda p: sweep.plans[p].batch)
     counted, each = _counted(sweep, plan_id)
-    slowest = min(each * row["batch"] / row["median_s"] for row in drawn_rows(sweep, plans)[0].to_dict("records"))
+    slowest = min(each * row["batch"] / row["time_s"] for row in drawn_rows(sweep, plans)[0].to_dict("records"))
     scale, unit = (1e3, "thousand ") if slowest >= 1e3 else (1.0, "")
     return draw_over_plans(
         sweep,

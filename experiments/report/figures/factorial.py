@@ -39,7 +39,7 @@ def draw(sweep: Sweep, plan_id: str, column: str) -> Figure:
         own = cells[(cells["creation"] == creation) & (cells["placement"] == placement)]
         style = ModelStyle(COLORS[number], "os^"[number], LINES[number])
         x = np.arange(len(own)) + 0.08 * (number - 1)
-        columns = (1e3 * own[name] for name in ("median_s", "low_s", "high_s"))
+        columns = (1e3 * own[name] for name in ("time_s", "low_s", "high_s"))
         usable = [row_is_usable(sweep, row) for row in own.to_dict("records")]
         series(times, x, *columns, style, usable=usable)
         handles.append(

@@ -70,7 +70,7 @@ def draw(sweep: Sweep, plan_id: str, column: str) -> Figure:
             panels[0].plot(1, place, "|", color=color, markersize=9)
         if wide:
             at = (1.01, place)
-            panels[0].annotate(time(row["median_s"]), at, xycoords=("axes fraction", "data"), fontsize=6, va="center")
+            panels[0].annotate(time(row["time_s"]), at, xycoords=("axes fraction", "data"), fontsize=6, va="center")
         for number, threads in enumerate(SIMULATED_THREADS if predicted else ()):
             look = {"color": color, "markerfacecolor": color if number else "white", "markersize": 3.5}
             panels[2].plot(row[f"simulated_{threads}"], place, MARKERS[number], **look)

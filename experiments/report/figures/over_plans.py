@@ -48,7 +48,7 @@ def draw_over_plans(
     table["x"] = [x_of(plan) for plan in plans]
     middle, *ends = (
         [value_of(plan, seconds) for plan, seconds in zip(plans, table[name], strict=True)]
-        for name in ("median_s", "low_s", "high_s")
+        for name in ("time_s", "low_s", "high_s")
     )
     table["value"], (table["value_low"], table["value_high"]) = middle, np.sort(ends, axis=0)  # of rates: turned round
     styles = model_styles(sweep.samples["model"])

@@ -36,7 +36,7 @@ def missing(sweep: Sweep, plan_id: str) -> str:
 def panels_of(sweep: Sweep, points: pd.DataFrame) -> list[tuple[str, pd.DataFrame]]:
     """Return titles and rows of the panels for some rows of `speed_table`: wall times of the step and of each phase,
     then busy times of phases, all in the columns s, s_low and s_high."""
-    found = [("step", points.rename(columns={"median_s": "s", "low_s": "s_low", "high_s": "s_high"}))]
+    found = [("step", points.rename(columns={"time_s": "s", "low_s": "s_low", "high_s": "s_high"}))]
     phases = phase_table(sweep)
     profiled = points.merge(phases, on=["plan_id", "model", "threads"]) if len(phases) else points[:0]
     shown = {phase for plan in profiled["plan_id"].unique() for phase in shown_phases(sweep, plan)[0]}

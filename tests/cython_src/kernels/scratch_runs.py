@@ -27,14 +27,14 @@ from forktask.cython_src.lowering.options import FUSIONS
 from forktask.cython_src.networks.layers import (
     Add,
     BatchNorm,
-    Convolution,
-    FullyConnected,
-    GlobalPool,
+    Conv2d,
+    GlobalAvgPool,
+    Linear,
     MaxPool,
     Network,
     ReLU,
     ReLU6,
-    Softmax,
+    SoftmaxCrossEntropy,
 )
 from forktask.cython_src.plan.builder import PlanBuilder
 from forktask.cython_src.plan.model import UPDATE, Access, Block
@@ -57,7 +57,7 @@ def nhwc_network(rng):
         return int(rng.integers(1, limit))
 
     channels = below(40)
-    layers = [Convolution("stem", channels, below(6), int(rng.integers(0, 3)), below(3))]
+    layers = [Conv2d("stem", channels, below(6), int(rng.integers(0, 3)), below(3))]
     for k in range(below(6)):
         kind = rng.choice(["dense", "dense", "grouped", "depthwise", "depthwise", "depthwise", "skip"])
         size, stride = below(8), int(rng.choice([1, 1, 2, 3]))
@@ -65,23 +65,23 @@ def nhwc_network(rng):
         bias = rng.integers(3) == 0
         if kind == "skip":
             before = layers[-1].name
-            layers += [BatchNorm(f"norm{k}"), ReLU(f"relu{k}"), Convolution(f"conv{k}", channels, 3, 1)]
+            layers += [BatchNorm(f"norm{k}"), ReLU(f"relu{k}"), Conv2d(f"conv{k}", channels, 3, 1)]
             layers.append(Add(f"sum{k}", (f"conv{k}", before)))
             continue
         groups = {"dense": 1, "grouped": int(rng.choice([n for n in (1, 2, 3, 4) if channels % n == 0]))}
         if kind == "depthwise":
-            layers.append(Convolution(f"conv{k}", channels, size, padding, stride, channels, bias=bias))
+            layers.append(Conv2d(f"conv{k}", channels, size, padding, stride, channels, bias=bias))
         else:
             g = groups[kind]
             channels = g * below(80 // g)
             three = bool(rng.integers(2))  # what Winograd needs
             shape = (3, 1, 1, g) if three else (size, padding, stride, g, below(3))
-            layers.append(Convolution(f"conv{k}", channels, *shape, bias=bias))
+            layers.append(Conv2d(f"conv{k}", channels, *shape, bias=bias))
         if rng.integers(5):
             layers.append(BatchNorm(f"norm{k}"))
         if rng.integers(2):
             layers.append((ReLU, ReLU6)[rng.integers(2)](f"relu{k}"))
-    layers += [GlobalPool("pool"), FullyConnected("linear", 5), Softmax()]
+    layers += [GlobalAvgPool("pool"), Linear("linear", 5), SoftmaxCrossEntropy()]
     height, width = below(40), below(70)
     if rng.integers(4) == 0:  # rows that are long against a strip, and against a list of pixels
         height, width = (below(60), 150 + below(200)) if rng.integers(4) else (below(4), 1500 + below(1200))
@@ -93,9 +93,9 @@ def nchw_network(rng):
     height, width = 4 * int(rng.integers(1, 8)), 4 * int(rng.integers(1, 13))
     layers = []
     for k in range(int(rng.integers(1, 4))):
-        layers.append(Convolution(f"conv{k}", int(rng.integers(1, 24)), 5, int(rng.choice([0, 1, 2, 2, 2, 2]))))
+        layers.append(Conv2d(f"conv{k}", int(rng.integers(1, 24)), 5, int(rng.choice([0, 1, 2, 2, 2, 2]))))
         layers += [ReLU(f"relu{k}"), MaxPool(f"pool{k}")][: rng.choice([0, 1, 2, 2, 2])]
-    layers += [FullyConnected("linear", int(rng.integers(2, 12))), Softmax()]
+    layers += [Linear("linear", int(rng.integers(2, 12))), SoftmaxCrossEntropy()]
     return Network("random", (int(rng.integers(1, 8)), height, width), tuple(layers))
 
 

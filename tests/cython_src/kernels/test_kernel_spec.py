@@ -6,7 +6,7 @@ from forktask.cython_src.errors import UsageError
 from forktask.cython_src.kernels import kernel_table
 from forktask.cython_src.kernels.interface.kernel_spec import KernelSpec, registered
 from forktask.cython_src.lowering.lower import lower
-from forktask.cython_src.networks.layers import Convolution, Dropout, FullyConnected, Network, ReLU, Softmax
+from forktask.cython_src.networks.layers import Conv2d, Dropout, Linear, Network, ReLU, SoftmaxCrossEntropy
 from forktask.cython_src.plan.builder import PlanBuilder, ranges
 from forktask.cython_src.plan.model import read, write
 
@@ -82,11 +82,11 @@ def test_evaluation_has_no_dropout():
     """Check that what reads a dropout reads its input, also from afar, in other phases than training."""
     layers = (
         Dropout("first"),
-        Convolution("conv", 4, 3, 1, after="first"),
+        Conv2d("conv", 4, 3, 1, after="first"),
         Dropout("second", after="conv"),
         ReLU("relu", after="second"),
-        FullyConnected("fc", 3),
-        Softmax("softmax"),
+        Linear("fc", 3),
+        SoftmaxCrossEntropy("softmax"),
     )
     network = Network("dropped", (3, 6, 6), layers)
     kernels = {loop.kernel for loop in lower(network, batch=2, phase="evaluate").loops}

@@ -20,12 +20,12 @@ from forktask.cython_src.kernels import kernel_table
 from forktask.cython_src.kernels.bench.bench import task_bench_kernel
 from forktask.cython_src.kernels.interface.kernel_spec import KernelSpec, registered
 from forktask.cython_src.lowering.lower import lower
-from forktask.cython_src.networks.layers import Convolution, FullyConnected, Network, Softmax
+from forktask.cython_src.networks.layers import Conv2d, Linear, Network, SoftmaxCrossEntropy
 from forktask.cython_src.networks.parts import convolutional_classifier
 from forktask.cython_src.plan.builder import PlanBuilder
 from forktask.cython_src.plan.model import Block, write
 
-END = FullyConnected("linear", 2), Softmax()
+END = Linear("linear", 2), SoftmaxCrossEntropy()
 NUM_PLANS = 1500 if LONG else 300
 # The two passes ask for one size, in which each of them has room to spare.
 ROOMY = {"attention_forward", "attention_backward"}
@@ -100,10 +100,10 @@ def test_access_check_finds_scratch_memory_that_is_too_small():
 @pytest.mark.parametrize(
     ("layer", "width", "layout", "most", "got"),
     [
-        (Convolution("conv", 4, 17, 8), 20, "nhwc", 15, 17),
-        (Convolution("conv", 16400, 1, 0), 4, "nhwc", 16384, 16400),
-        (Convolution("conv", 4), 260, "nchw16", 256, 260),
-        (Convolution("conv", 4), 260, "nchw", 256, 260),
+        (Conv2d("conv", 4, 17, 8), 20, "nhwc", 15, 17),
+        (Conv2d("conv", 16400, 1, 0), 4, "nhwc", 16384, 16400),
+        (Conv2d("conv", 4), 260, "nchw16", 256, 260),
+        (Conv2d("conv", 4), 260, "nchw", 256, 260),
     ],
 )
 def test_what_kernels_have_no_memory_for_is_refused(layer, width, layout, most, got):

@@ -9,7 +9,7 @@ from forktask.cython_src.errors import UsageError
 from forktask.cython_src.kernels.maps.nchw import NchwMap
 from forktask.cython_src.kernels.simd import instruction_sets
 from forktask.cython_src.lowering.lower import initialise, lower
-from forktask.cython_src.networks.layers import Convolution, Network, Softmax
+from forktask.cython_src.networks.layers import Conv2d, Network, SoftmaxCrossEntropy
 from forktask.cython_src.networks.parts import convolutional_classifier
 from forktask.cython_src.networks.registry import get_network
 from forktask.cython_src.plan.chained_sums import FORMS
@@ -60,7 +60,7 @@ def test_initialise_is_the_same_for_every_target():
         (SMALL, {"layuot": "nchw16"}, ("'layuot'", "'layout'")),
         (SMALL, {"granularity": "images=0"}, ("granularity", "images=0")),
         (SMALL, {"batch": 16, "granularity": "images=5", "layout": "nchw16"}, ("16", "5")),
-        (Network("odd", (3, 8, 8), (Convolution("c", 4), Softmax())), {"batch": 4}, ("end with",)),
+        (Network("odd", (3, 8, 8), (Conv2d("c", 4), SoftmaxCrossEntropy())), {"batch": 4}, ("end with",)),
         (SMALL, {"frozen": "layer9"}, ("frozen", "layer9")),
         ("resnet18", {"granularity": "images=1,channels=8"}, ("channels", "16")),
         ("resnet18", {"layout": "nchw16"}, ("BatchNorm",)),

@@ -9,7 +9,7 @@ from forktask.cython_src.binding.checks import find_unused_reads, span_in_tasks
 from forktask.cython_src.errors import UsageError
 from forktask.cython_src.lowering.lower import initialise, lower
 from forktask.cython_src.networks import gpt2
-from forktask.cython_src.networks.layers import Embedding, Linear, Network, ReLU6, Softmax, TiedHead, Tokens
+from forktask.cython_src.networks.layers import Embedding, Linear, Network, ReLU6, SoftmaxCrossEntropy, TiedHead, Tokens
 from forktask.cython_src.networks.registry import get_network
 from forktask.cython_src.plan.dependences import record_graph
 from forktask.experiments.subjects.models import make_executor
@@ -168,15 +168,21 @@ def test_computing_again_takes_less_memory():
         ("gpt2_tiny", {"layout": "nhwc"}, ("Embedding", "'wte'")),
         ("gpt2_tiny", {"label_smoothing": 0.1}, ("label_smoothing", "0.1")),
         ("gpt2_tiny", {"frozen": "wpq"}, ("frozen", "wpq")),
-        (Network("bad", (4,), (Embedding("a", 4), Linear("b", 5), Softmax()), Tokens(6, 8)), {}, ("vocabulary",)),
-        (Network("bad", (4,), (Embedding("a", 4), TiedHead("b", "a")), Tokens(6, 8)), {}, ("Softmax",)),
         (
-            Network("bad", (4,), (Embedding("a", 6), ReLU6("b"), TiedHead("c", "a"), Softmax()), Tokens(6, 8)),
+            Network("bad", (4,), (Embedding("a", 4), Linear("b", 5), SoftmaxCrossEntropy()), Tokens(6, 8)),
+            {},
+            ("vocabulary",),
+        ),
+        (Network("bad", (4,), (Embedding("a", 4), TiedHead("b", "a")), Tokens(6, 8)), {}, ("SoftmaxCrossEntropy",)),
+        (
+            Network(
+                "bad", (4,), (Embedding("a", 6), ReLU6("b"), TiedHead("c", "a"), SoftmaxCrossEntropy()), Tokens(6, 8)
+            ),
             {},
             ("ReLU6", "'b'"),
         ),
         (
-            Network("bad", (4,), (Embedding("a", 6), Linear("b", 5), Softmax()), Tokens(6, 8, "class")),
+            Network("bad", (4,), (Embedding("a", 6), Linear("b", 5), SoftmaxCrossEntropy()), Tokens(6, 8, "class")),
             {},
             ("classifier",),
         ),

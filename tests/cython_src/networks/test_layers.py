@@ -8,14 +8,13 @@ from forktask.cython_src.networks.layers import (
     GELU,
     Add,
     BatchNorm,
-    Convolution,
+    Conv2d,
     Embedding,
-    FullyConnected,
     Linear,
     MaxPool,
     Network,
     ReLU,
-    Softmax,
+    SoftmaxCrossEntropy,
     TiedHead,
     Tokens,
 )
@@ -59,12 +58,12 @@ def test_every_network_can_be_described(name):
     [
         ((ReLU("a"), ReLU("a")), "must differ"),
         ((ReLU("a", after="b"), ReLU("b")), "must come after"),
-        ((Convolution("a", 4, 3, 0), Add("b", ("a", "input"))), "one shape"),
-        ((Convolution("a", 4, 9, 0),), "must fit"),
-        ((Convolution("a", 4, 3, 1, groups=2),), "must divide"),
+        ((Conv2d("a", 4, 3, 0), Add("b", ("a", "input"))), "one shape"),
+        ((Conv2d("a", 4, 9, 0),), "must fit"),
+        ((Conv2d("a", 4, 3, 1, groups=2),), "must divide"),
         ((MaxPool("a", 2, 1, 2),), "at most half"),
-        ((FullyConnected("a", 4), BatchNorm("b")), "channels, height and width"),
-        ((FullyConnected("a", 4), FullyConnected("b", 4, after="input"), Softmax()), "must be read by another"),
+        ((Linear("a", 4), BatchNorm("b")), "channels, height and width"),
+        ((Linear("a", 4), Linear("b", 4, after="input"), SoftmaxCrossEntropy()), "must be read by another"),
     ],
 )
 def test_layers_that_do_not_fit_are_refused(layers, message):
@@ -85,7 +84,7 @@ def test_the_network_for_large_images_fits_a_small_memory():
 @pytest.mark.parametrize("mask", [-1, 16, 2**40])
 def test_a_mask_is_a_token(mask):
     """Check that a network that learns masked places says which token stands there, and others need none."""
-    layers = Embedding("e", 8), Linear("l", 16), Softmax()
+    layers = Embedding("e", 8), Linear("l", 16), SoftmaxCrossEntropy()
     with pytest.raises(UsageError, match="mask of network 'n' must be one of its tokens, 0 to 15, got"):
         Network("n", (8,), layers, Tokens(16, 8, "masked", mask))
     Network("n", (8,), layers, Tokens(16, 8, "masked", 15))
@@ -104,6 +103,6 @@ def test_a_mask_is_a_token(mask):
 )
 def test_names_of_parameters_and_buffers_differ(layers, said):
     """Check that two layers never share an array because of their names."""
-    network = Network("n", (8,), (*layers, TiedHead("h", "e"), Softmax()), Tokens(16, 8))
+    network = Network("n", (8,), (*layers, TiedHead("h", "e"), SoftmaxCrossEntropy()), Tokens(16, 8))
     with pytest.raises(UsageError, match=f"{said}.*; rename one"):
         lower(network, batch=2, sequence=8)

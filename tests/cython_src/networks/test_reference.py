@@ -4,20 +4,20 @@ import numpy as np
 import pytest
 
 from cython_src import reference
-from forktask.cython_src.networks.layers import Convolution, FullyConnected, MaxPool, Network, ReLU, Softmax
+from forktask.cython_src.networks.layers import Conv2d, Linear, MaxPool, Network, ReLU, SoftmaxCrossEntropy
 
 SMALL = Network(
     "small",
     (2, 7, 6),
     (
-        Convolution("conv1", 3, kernel=3, padding=1),
+        Conv2d("conv1", 3, kernel=3, padding=1),
         ReLU("relu1"),
         MaxPool("pool1"),
-        Convolution("conv2", 4, kernel=3, padding=2),
+        Conv2d("conv2", 4, kernel=3, padding=2),
         ReLU("relu2"),
         MaxPool("pool2", 3),
-        FullyConnected("fc", 5),
-        Softmax(),
+        Linear("fc", 5),
+        SoftmaxCrossEntropy(),
     ),
 )
 
@@ -55,7 +55,7 @@ def test_gradients_equal_finite_differences():
 
 def test_softmax_stands_extreme_logits():
     """Check that huge logits give a finite loss and gradients."""
-    network = Network("one", (1, 1, 1), (FullyConnected("fc", 2), Softmax()))
+    network = Network("one", (1, 1, 1), (Linear("fc", 2), SoftmaxCrossEntropy()))
     parameters = {"fc.weight": np.array([[1000.0], [-1000.0]]), "fc.bias": np.zeros(2)}
     step = reference.forward_backward(network, parameters, np.ones((1, 1, 1, 1)), np.array([1]))
     assert step.loss == 2000.0 and np.isfinite(step.gradients["fc.weight"]).all()

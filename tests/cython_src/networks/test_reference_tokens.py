@@ -9,7 +9,7 @@ from forktask.cython_src.errors import UsageError
 from forktask.cython_src.networks import gpt2
 from forktask.cython_src.networks.layers import (
     Attention,
-    Convolution,
+    Conv2d,
     Embedding,
     LayerNorm,
     Linear,
@@ -79,7 +79,7 @@ def test_networks_have_the_parameters_of_the_paper(name, parameters):
             (Embedding("a", 4), Linear("b", 6), Attention("c", 2, inputs=("a", "a", "b"))),
             "inputs of 'c' must be queries, keys and values of one shape",
         ),
-        ((Embedding("a", 4), Convolution("b", 4)), "channels, height and width"),
+        ((Embedding("a", 4), Conv2d("b", 4)), "channels, height and width"),
     ],
 )
 def test_layers_of_tokens_that_do_not_fit_are_refused(layers, message):

@@ -127,12 +127,12 @@ def test_event_logs_name_the_chain(form, tmp_path, capsys):
     assert len(logs) == 3 and not plan["skipped"]
     assert ("chain" in {finding["kind"] for finding in plan["findings"]}) == (form == "chain")
     joins = next(case for case in logs if "forkjoin" in case["title"])["findings"]
-    waits = {finding["kind"]: finding for finding in joins}.get("barrier", {"text": "", "try": "", "brings": ""})
+    waits = {finding["kind"]: finding for finding in joins}.get("barrier", {"text": "", "attempt": "", "brings": ""})
     assert ("These are chains" in waits["text"]) == (form == "chain")
     if form == "chain":
         assert waits is joins[0] and "while another thread runs conv" in waits["text"]
         assert "'conv1.weight.partials' (4 blocks)" in waits["text"]
-        assert waits["try"].startswith("--weight-gradients partial") and "times as fast" in waits["brings"]
+        assert waits["attempt"].startswith("--weight-gradients partial") and "times as fast" in waits["brings"]
     costs = [finding["cost_s"] for finding in joins]
     assert costs == sorted(costs, reverse=True)
 

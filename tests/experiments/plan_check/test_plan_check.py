@@ -27,8 +27,8 @@ from forktask.cython_src.kernels.interface.kernel_spec import KernelSpec
 
 def network(channels=8):
     return ft.Network("small", (3, 32, 32), (
-        ft.Convolution("conv1", channels), ft.ReLU("relu1"), ft.MaxPool("pool1"), ft.FullyConnected("fc", 10),
-        ft.Softmax(),
+        ft.Conv2d("conv1", channels), ft.ReLU("relu1"), ft.MaxPool("pool1"), ft.Linear("fc", 10),
+        ft.SoftmaxCrossEntropy(),
     ))
 
 def double(source, target):
@@ -126,7 +126,7 @@ def test_shipped_networks_are_not_checked(program, started):
     """Check names of the registry, and the same network as an object."""
     network = get_network("cifar10_cnn")
     assert check_plans([asked("cifar10_cnn"), ({**asked("lenet5")[0], "network": network}, ())]) == ["shipped"] * 2
-    assert ft.run("lenet5", batch=4, iterations=1, num_threads=1).iterations == 1
+    assert ft.run("lenet5", batch=4, iterations=1, threads=1).iterations == 1
     assert not started
 
 
@@ -282,8 +282,8 @@ def test_run_in_python(program, monkeypatch, capsys):
     """Check `run` on a network that exists as an object alone: checked in another process, once, or not at all."""
     network = make_own("mine.py:network")
     for check in (True, True, False):
-        ft.run(network, batch=4, iterations=1, model="taskiter", num_threads=2, check=check)
+        ft.run(network, batch=4, iterations=1, model="taskiter", threads=2, check=check)
     assert capsys.readouterr().err.count("checking small") == 1
     monkeypatch.setattr(checking, "measure_in_process", lambda *_: {"failure": "crash", "message": "killed by SIGSEGV"})
     with pytest.raises(UnsoundPlan, match="SIGSEGV"):
-        ft.run(network, batch=5, iterations=1, num_threads=2)
+        ft.run(network, batch=5, iterations=1, threads=2)

@@ -79,19 +79,19 @@ def collect(sweep):
 
     for row in tables.get("speed", ()):
         point = (row["plan_id"], row["model"], row["threads"])
-        numbers.add("step time", point, row["median_s"], "speed")
+        numbers.add("step time", point, row["time_s"], "speed")
         numbers.add_all("speedup", point, row, "speedup", "speed")
         numbers.add_all("efficiency", point, row, "efficiency", "speed")
     for row in tables.get("speed", ()):
         point = (row["plan_id"], row["model"], row["threads"])
         if serial := best_serial(sweep, row["plan_id"]):
-            numbers.add("speedup", point, numbers["step time", serial] / row["median_s"], "quotient of step times")
+            numbers.add("speedup", point, numbers["step time", serial] / row["time_s"], "quotient of step times")
         numbers.add("efficiency", point, row["speedup"] / row["threads"], "speedup / threads")
         if row["reference"]:
             reference = (row["plan_id"], row["reference"], row["threads"])
             numbers.add("time / fork-join", point, row["ratio"], "speed")
             # which is cross-fitted: no form's own time where several are as good, but one for all rows
-            reference_s = row["median_s"] / row["ratio"]
+            reference_s = row["time_s"] / row["ratio"]
             numbers.add("reference", reference[::2], reference_s, f"row of {row['model']}")
             assert reference_s == pytest.approx(numbers["step time", reference], rel=0.02)
     for row in tables.get("in_short", ()):
@@ -147,13 +147,13 @@ def collect(sweep):
                 numbers.add(f"bound {name}", subject, at_best, "its speedup")
     for row in tables.get("axes", ()):
         point = (row["plan_id"], row["model"], row["threads"])
-        numbers.add("step time", point, row["median_s"], "axes")
+        numbers.add("step time", point, row["time_s"], "axes")
         values = [sweep.records[p][row["axis"]] for p in (row["plan_id"], row["baseline_plan_id"])]
         work = values[0] / values[1] if row["axis"] in PER else 1.0
         ratio(point, (row["baseline_plan_id"], *point[1:]), row, f"axes, {row['axis']}", work)
     for row in tables.get("own_best", ()):
         point = (row["plan_id"], row["model"], row["threads"])
-        numbers.add("step time", point, row["median_s"], "own best")
+        numbers.add("step time", point, row["time_s"], "own best")
         numbers.add("speedup", point, row["speedup"], "own best")
         if row["reference"]:
             (plan_id,) = (
@@ -166,7 +166,7 @@ def collect(sweep):
         if row["model"]:
             point = (row["plan_id"], row["model"], row["threads"])
             first = (row["plan_id"], model_of_factors(*factorial.FIRST), row["threads"])
-            numbers.add("step time", point, row["median_s"], "factorial")
+            numbers.add("step time", point, row["time_s"], "factorial")
             ratio(point, first, row, "factorial")
     for row in tables.get("effects", ()):
         if row["effect"] == "all three":
@@ -385,7 +385,7 @@ def test_a_second_value_is_found(tmp_path):
     folder = write_rows(tmp_path, synthetic_rows(models=("serial", "forkjoin"), repeats=5))
     sweep = load(folder)
     tables, numbers = collect(sweep)
-    tables["speed"][0]["median_s"] *= 1.001
-    numbers.found["step time", (tables["speed"][0]["plan_id"], "serial", 1)] = (tables["speed"][0]["median_s"], "test")
+    tables["speed"][0]["time_s"] *= 1.001
+    numbers.found["step time", (tables["speed"][0]["plan_id"], "serial", 1)] = (tables["speed"][0]["time_s"], "test")
     with pytest.raises(AssertionError):
         check_figures(sweep, tables, numbers)

@@ -165,7 +165,7 @@ def test_a_figure_of_phases_needs_two_sides(models, words):
 
 def test_walls_of_phases_add_up_to_the_step(sweep):
     """Check the sums of wall times, the efficiency's definition, and intervals around every value."""
-    steps = {(r["model"], r["threads"]): r["median_s"] for r in speed_table(sweep).to_dict("records")}
+    steps = {(r["model"], r["threads"]): r["time_s"] for r in speed_table(sweep).to_dict("records")}
     table = phase_table(sweep)
     assert set(table.loc[table["timed"] == "wall", "model"]) == {"serial", "forkjoin"}
     for row in table.to_dict("records"):

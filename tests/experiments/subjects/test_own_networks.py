@@ -22,8 +22,8 @@ from sizes_of_mine import CHANNELS
 
 def network():
     return ft.Network("small", (3, 32, 32), (
-        ft.Convolution("conv1", CHANNELS), ft.ReLU("relu1"), ft.MaxPool("pool1"), ft.FullyConnected("fc", 10),
-        ft.Softmax(),
+        ft.Conv2d("conv1", CHANNELS), ft.ReLU("relu1"), ft.MaxPool("pool1"), ft.Linear("fc", 10),
+        ft.SoftmaxCrossEntropy(),
     ))
 
 def no_network():

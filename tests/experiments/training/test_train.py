@@ -46,18 +46,20 @@ def test_digits_are_learnt_and_files_are_left(tmp_path, capsys):
     out = tmp_path / "out"
     command = "train --model serial --threads 1 --epochs 3 --seeds 2 --json --out"
     assert main([*command.split(), str(out)]) == 0
-    summary = json.loads(capsys.readouterr().out)
+    said = capsys.readouterr()
+    summary = json.loads(said.out)
     assert summary["test_accuracy_min"] > 0.95
     assert summary == json.loads((out / "summary.json").read_text())
     rows = list(csv.DictReader((out / "epochs.csv").open()))
     phases = ("load_s", "forward_s", "backward_s", "update_s")
-    assert tuple(rows[0]) == (*HISTORY_COLUMNS[:9], *phases, "usable") and len(rows) == 6
+    assert tuple(rows[0]) == (*HISTORY_COLUMNS[:9], *phases, "epoch_time_s", "usable") and len(rows) == 6
     assert [row["seed"] for row in rows] == ["0"] * 3 + ["1"] * 3
     assert float(rows[2]["train_loss"]) < float(rows[0]["train_loss"])
     assert float(rows[2]["time_s"]) > float(rows[1]["time_s"]) > 0
-    assert sum(float(rows[5][name]) for name in phases) == pytest.approx(
-        float(rows[5]["time_s"]) - float(rows[4]["time_s"]), rel=0.3
-    )
+    own = float(rows[5]["time_s"]) - float(rows[4]["time_s"])
+    assert sum(float(rows[5][name]) for name in phases) == pytest.approx(own, rel=0.3)
+    assert float(rows[5]["epoch_time_s"]) == pytest.approx(own) and rows[3]["epoch_time_s"] == rows[3]["time_s"]
+    assert f"  {own:.2f} s, in all {float(rows[5]['time_s']):.2f} s" in said.err
     assert summary["seeds"][0]["phases_timed"] == "wall" and summary["seeds"][0]["loader_bytes"] >= 0
     assert (out / "accuracy.pdf").read_bytes()[:4] == b"%PDF" and (out / "accuracy.png").stat().st_size > 5000
     assert (
@@ -219,7 +221,7 @@ OWN = """
 import forktask as n
 
 def network():
-    layers = n.FullyConnected("a", 8), {layer}, n.FullyConnected("b", 2), n.Softmax()
+    layers = n.Linear("a", 8), {layer}, n.Linear("b", 2), n.SoftmaxCrossEntropy()
     return n.Network("own", (1, 4, 4), layers)
 """
 

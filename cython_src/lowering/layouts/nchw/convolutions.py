@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator
 
 from ....kernels.maps.nchw import NchwMap
-from ....networks.layers import Convolution
+from ....networks.layers import Conv2d
 from ....plan.builder import block_bounds, block_grid, ranges
 from ...gradients import gradient_map
 from ...state import Loops, Lowering, phase_of, repeated
@@ -107,4 +107,4 @@ def weight_gradient(low: Lowering, unit: Unit, gradient: NchwMap) -> None:
     low.weight_loops(unit, name, kernel, operands, bounds, **algorithm_attributes(algorithm))
 
 
-LOOPS = {Convolution: Loops(convolution, convolution_backward, masks=True)}
+LOOPS = {Conv2d: Loops(convolution, convolution_backward, masks=True)}

@@ -8,7 +8,7 @@ from typing import ClassVar
 from ....kernels.load.load import WIDEST_IMAGE
 from ....kernels.maps.nchw import KERNEL, NchwFeatures, NchwMap
 from ....kernels.simd.instruction_sets import LANES
-from ....networks.layers import Convolution, FullyConnected, Layer, MaxPool, Network, ReLU
+from ....networks.layers import Conv2d, Layer, Linear, MaxPool, Network, ReLU
 from ... import dense, elementwise
 from ...ends import IMAGES
 from ...gradients import gradient_map
@@ -54,9 +54,9 @@ class Nchw(ImageLayout):
             )
         paddings = (2,) if self.lanes == 1 else (0, 1, 2)
         for layer, before, after in spec.shapes():
-            if isinstance(layer, Convolution):
+            if isinstance(layer, Conv2d):
                 padding = layer.padding if layer.padding in paddings else paddings[0]
-                plain = Convolution(layer.name, layer.out_channels, KERNEL, padding, after=layer.after)
+                plain = Conv2d(layer.name, layer.out_channels, KERNEL, padding, after=layer.after)
                 if layer != plain or after[1] % 2 or after[2] % 2:
                     yield (
                         f"convolutions must have kernel {KERNEL}, padding {', '.join(map(str, paddings))}, a bias, and "
@@ -76,10 +76,10 @@ class Nchw(ImageLayout):
         gradient past them."""
         readers = consumers.get(parts[-1].name, ())
         match parts:
-            case (Convolution(), ReLU(), MaxPool()):
-                return all(isinstance(reader, Convolution | FullyConnected) for reader in readers)
-            case (FullyConnected(), ReLU()):
-                return all(isinstance(reader, FullyConnected) for reader in readers)
+            case (Conv2d(), ReLU(), MaxPool()):
+                return all(isinstance(reader, Conv2d | Linear) for reader in readers)
+            case (Linear(), ReLU()):
+                return all(isinstance(reader, Linear) for reader in readers)
         return False
 
     def sample_blocks(self, low: Lowering) -> list[tuple[int, int]]:
@@ -90,7 +90,7 @@ class Nchw(ImageLayout):
 
     def activation(self, low: Lowering, name: str, tensor: str) -> NchwMap:
         shape = low.shapes[tensor]
-        padded = [unit.layer.padding for unit in low.readers[tensor] if isinstance(unit.layer, Convolution)]
+        padded = [unit.layer.padding for unit in low.readers[tensor] if isinstance(unit.layer, Conv2d)]
         return self._map(low, name, shape, max(padded, default=0))
 
     def gradient(self, low: Lowering, name: str, tensor: str, before_activation: Unit | None = None) -> NchwMap:
@@ -98,7 +98,7 @@ class Nchw(ImageLayout):
         shape, halo = low.shapes[unit.layer.name], 0
         # A data gradient needs a halo; so does the weight gradient in the layout "nchw" where rows are no whole
         # vectors, because it runs on from one row to the next.
-        if isinstance(unit.layer, Convolution):
+        if isinstance(unit.layer, Conv2d):
             runs_on = self.lanes == 1 and shape[2] % LANES
             halo = KERNEL - 1 - unit.layer.padding if low.learns[unit.sources[0]] or runs_on else 0
         return self._map(low, f"{unit.layer.name}.gradient", shape, halo)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from ....kernels.maps.nchw import NchwMap
-from ....networks.layers import Convolution, MaxPool
+from ....networks.layers import Conv2d, MaxPool
 from ....plan.builder import block_bounds
 from ...gradients import gradient_map
 from ...state import Loops, Lowering, repeated
@@ -29,7 +29,7 @@ def index_buffer(low: Lowering, unit: Unit) -> str:
 def index_before(low: Lowering, unit: Unit) -> str:
     """Return the index of the pooling in the unit before this one, if its gradient must be spread."""
     before = low.producer.get(unit.sources[0])
-    return f"{before.target}.index" if before and isinstance(before.layer, Convolution) and before.pooling else ""
+    return f"{before.target}.index" if before and isinstance(before.layer, Conv2d) and before.pooling else ""
 
 
 def pool(low: Lowering, unit: Unit, recomputed: bool) -> None:

@@ -6,7 +6,7 @@ import math
 
 from ....kernels.convolution import algorithms
 from ....kernels.maps.nhwc import NhwcMap, Window
-from ....networks.layers import Convolution
+from ....networks.layers import Conv2d
 from ....plan.builder import block_bounds, ranges
 from ...gradients import pass_on, sent_to
 from ...state import Loops, Lowering, phase_of, repeated
@@ -54,7 +54,7 @@ def _weights(
 
 
 def _output_cuts(
-    low: Lowering, layer: Convolution, source: NhwcMap, target: NhwcMap, height: int, result: NhwcMap
+    low: Lowering, layer: Conv2d, source: NhwcMap, target: NhwcMap, height: int, result: NhwcMap
 ) -> dict[str, list[tuple[int, int]]]:
     """Return the images, rows and channels of the blocks of a loop that writes a map, of a convolution whose input has
     a height."""
@@ -66,13 +66,13 @@ def _output_cuts(
     return {"n": ranges(low.batch, images), "y": ranges(target.height, rows), "c": ranges(target.channels, part)}
 
 
-def _flops(low: Lowering, layer: Convolution, result: NhwcMap) -> float:
+def _flops(low: Lowering, layer: Conv2d, result: NhwcMap) -> float:
     """Operations of each of a convolution's loops, by the map of its result or of that one's gradient."""
     shape = low.parameter_shapes[f"{layer.name}.weight"]
     return 2.0 * math.prod(shape[1:]) * result.channels * result.height * result.width * low.batch
 
 
-def chosen_algorithm(low: Lowering, layer: Convolution, first: NhwcMap, second: NhwcMap, direction: str) -> int:
+def chosen_algorithm(low: Lowering, layer: Conv2d, first: NhwcMap, second: NhwcMap, direction: str) -> int:
     """Return the algorithm of a loop by its maps: what it reads and writes; of weights the gradient and the input."""
     names = ("dy", "in") if direction == "weights" else ("in", "out")
     attributes = {**first.attributes(names[0]), **second.attributes(names[1]), **geometry(low, layer)}
@@ -163,4 +163,4 @@ def weight_gradient(low: Lowering, unit: Unit, gradient: NhwcMap) -> None:
     )
 
 
-LOOPS = {Convolution: Loops(convolution, convolution_backward)}
+LOOPS = {Conv2d: Loops(convolution, convolution_backward)}

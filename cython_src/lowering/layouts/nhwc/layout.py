@@ -7,7 +7,7 @@ from typing import ClassVar
 
 from ....kernels.convolution.algorithms import NHWC_OPTIONS
 from ....kernels.maps.nhwc import NhwcMap, Vector
-from ....networks.layers import Add, BatchNorm, Convolution, Layer, ReLU, ReLU6, Sigmoid
+from ....networks.layers import Add, BatchNorm, Conv2d, Layer, ReLU, ReLU6, Sigmoid
 from ....plan.builder import ranges
 from ... import dense, elementwise
 from ...ends import IMAGES
@@ -44,9 +44,9 @@ class Nhwc(ImageLayout):
         match parts:
             case (BatchNorm(), Add()):
                 return True
-            case (Convolution() as convolution, Add() as add):
+            case (Conv2d() as convolution, Add() as add):
                 return _can_add(convolution, add, consumers)
-            case (BatchNorm() | Add() | Convolution(), ReLU() | ReLU6()):
+            case (BatchNorm() | Add() | Conv2d(), ReLU() | ReLU6()):
                 return True
         return False
 
@@ -79,12 +79,12 @@ class Nhwc(ImageLayout):
         low.append(unit, what, f"nhwc_{operation}", maps, pixel_blocks(low, maps["output"]), **attributes)
 
 
-def _can_add(convolution: Convolution, add: Add, consumers: Mapping[str, Sequence[Layer]]) -> bool:
+def _can_add(convolution: Conv2d, add: Add, consumers: Mapping[str, Sequence[Layer]]) -> bool:
     """Return whether a convolution can add a shortcut to its result: then the two maps must be alike, without halo."""
     shortcut = next(name for name in add.inputs if name != convolution.name or add.inputs[0] == add.inputs[1])
     readers = [*consumers[shortcut], *consumers.get(add.name, ())]
     for reader in consumers.get(add.name, ()):
         if isinstance(reader, ReLU | ReLU6):
             readers += consumers.get(reader.name, ())
-    needs_halo = any(isinstance(r, Convolution) and r.padding for r in readers)
+    needs_halo = any(isinstance(r, Conv2d) and r.padding for r in readers)
     return shortcut != "input" and convolution.groups == 1 and not needs_halo

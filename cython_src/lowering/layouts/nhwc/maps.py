@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ....kernels.convolution import algorithms
 from ....kernels.maps.nhwc import NhwcMap, Vector, statistics_shape
-from ....networks.layers import Add, BatchNorm, Convolution
+from ....networks.layers import Add, BatchNorm, Conv2d
 from ...state import Lowering
 from ...units import Unit
 
@@ -19,10 +19,10 @@ def new_map(low: Lowering, name: str, tensor: str, halo: int) -> NhwcMap:
 
 def _only_convolved(low: Lowering, tensor: str) -> bool:
     """Return whether only convolutions without groups read a tensor: other kernels take maps of one pitch alone."""
-    return all(isinstance(unit.layer, Convolution) and unit.layer.groups == 1 for unit in low.readers[tensor])
+    return all(isinstance(unit.layer, Conv2d) and unit.layer.groups == 1 for unit in low.readers[tensor])
 
 
-def is_depthwise(low: Lowering, layer: Convolution) -> bool:
+def is_depthwise(low: Lowering, layer: Conv2d) -> bool:
     """Return whether depthwise kernels compute a convolution."""
     return layer.is_depthwise(low.shapes[low.layer_inputs[layer.name][0]])
 
@@ -45,7 +45,7 @@ def statistics_buffer(low: Lowering, norm: str, count: int, feature_map: NhwcMap
     return low.builder.buffer(f"{norm}.partials", shape, role="temporary")
 
 
-def geometry(low: Lowering, layer: Convolution) -> dict[str, int]:
+def geometry(low: Lowering, layer: Conv2d) -> dict[str, int]:
     """Return the attributes of a convolution beside its maps."""
     result = {"kernel": layer.kernel, "stride": layer.stride, "padding": layer.padding}
     return result if is_depthwise(low, layer) else {**result, "dilation": layer.dilation}
@@ -54,7 +54,7 @@ def geometry(low: Lowering, layer: Convolution) -> dict[str, int]:
 def halo(low: Lowering, tensor: str) -> int:
     """Return the widest padding that a reader of a tensor needs."""
     layers = [unit.layer for unit in low.readers.get(tensor, ()) if tensor in unit.sources]
-    padded = [layer.padding for layer in layers if isinstance(layer, Convolution) and not is_depthwise(low, layer)]
+    padded = [layer.padding for layer in layers if isinstance(layer, Conv2d) and not is_depthwise(low, layer)]
     return max(padded, default=0)
 
 
@@ -70,9 +70,9 @@ def gradient_halo(low: Lowering, tensor: str) -> int:
 def gradient_halo_within(low: Lowering, unit: Unit) -> int:
     """Return the halo around the gradient before a unit's activation."""
     match unit.layer:
-        case Convolution() if unit.shortcut:
+        case Conv2d() if unit.shortcut:
             return max(gradient_halo(low, unit.shortcut), _data_gradient_halo(low, unit))
-        case Convolution() if low.learns[unit.sources[0]] and not is_depthwise(low, unit.layer):
+        case Conv2d() if low.learns[unit.sources[0]] and not is_depthwise(low, unit.layer):
             return _data_gradient_halo(low, unit)
         case Add():
             return max(gradient_halo(low, name) for name in unit.sources)

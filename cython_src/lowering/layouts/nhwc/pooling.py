@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ....kernels.maps.nhwc import NhwcMap
-from ....networks.layers import AveragePool, GlobalPool, MaxPool
+from ....networks.layers import AveragePool, GlobalAvgPool, MaxPool
 from ....plan.builder import block_bounds
 from ...gradients import gradient_map, sent_to
 from ...state import Loops, Lowering, repeated
@@ -52,5 +52,5 @@ def global_pool_backward(low: Lowering, unit: Unit, gradient: NhwcMap) -> None:
 
 LOOPS = {
     **dict.fromkeys((MaxPool, AveragePool), Loops(pool, pool_backward)),
-    GlobalPool: Loops(global_pool, global_pool_backward),
+    GlobalAvgPool: Loops(global_pool, global_pool_backward),
 }

@@ -1,0 +1,267 @@
+"""Further commands as functions: what tasks cost, tuning, this machine, training. Each returns a `Result`."""
+
+from __future__ import annotations
+
+import io
+import os
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from .comparison import named_network
+from .cython_src.errors import check_choice
+from .cython_src.lowering import PlanOptions
+from .cython_src.networks.layers import Network
+from .cython_src.records import fields
+from .cython_src.shown import Shown
+from .experiments.machine.topology import core_counts
+from .experiments.metg.graphs import TaskBenchOptions, graph_name, network_graph, task_bench_graphs
+from .experiments.metg.metg import MetgSettings
+from .experiments.results.folder import dated_folder
+from .experiments.sweep.configuration import Configuration, Grid, Measure
+from .experiments.training.config import TrainingConfig
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from matplotlib.figure import Figure
+
+__all__ = ["Result", "info", "metg", "train", "tune"]
+
+METG_SETTINGS, TUNE_SETTINGS, TRAIN_SETTINGS = (
+    [field.name for record in records for field in fields(record)]
+    for records in ((TaskBenchOptions, MetgSettings, PlanOptions), (PlanOptions,), (TrainingConfig,))
+)
+
+
+class Result(Shown):
+    """What `metg`, `tune`, `info` and `train` return. Printing one prints what the command prints.
+
+    Attributes
+    ----------
+    table : DataFrame
+    figures : list of str
+        Names of the figures that there are.
+    folder : Path or None
+        Where files were left.
+    """
+
+    def __init__(
+        self,
+        title: str,
+        table: pd.DataFrame,
+        text: str,
+        folder: Path | None = None,
+        drawings: Mapping[str, Callable[[str], Any]] | None = None,
+    ):
+        self.table, self.folder, self._title, self._text = table, folder, title, text
+        self._drawings = dict(drawings or {})
+        self.figures = list(self._drawings)
+
+    def figure(self, name: str | None = None, *, column: str = "double") -> Figure:
+        """Draw a figure, by default the first, 7 in ("double") or 3.3 in ("single") wide.
+
+        Raises
+        ------
+        UsageError
+            Another name or column.
+        """
+        return self._drawn(name, column)[0]
+
+    def caption(self, name: str | None = None) -> str:
+        """Return a figure's caption."""
+        return self._drawn(name, "double")[1]
+
+    def _drawn(self, name: str | None, column: str) -> tuple[Figure, str]:
+        from .experiments.report.figures.style import COLUMN_WIDTH_IN
+
+        check_choice("the column", column, COLUMN_WIDTH_IN)
+        name = self.figures[0] if name is None and self.figures else name
+        check_choice("name of figure", name, self.figures)
+        drawn: tuple[Figure, str] = self._drawings[str(name)](column)
+        return drawn
+
+    def _rows(self) -> list[dict[str, Any]]:
+        rows: list[dict[str, Any]] = self.table.to_dict("records")
+        return rows
+
+    def __repr__(self) -> str:
+        return f"<{self._title}: {len(self.table)} rows>"
+
+    def __str__(self) -> str:
+        return self._text
+
+
+def metg(
+    pattern: str | Sequence[str] = "stencil_1d",
+    *,
+    network: str | Network | None = None,
+    models: str | Sequence[str] | None = None,
+    threads: int | str | Sequence[int] = "cores",
+    out: str | os.PathLike[str] | None = None,
+    **settings: Any,
+) -> Result:
+    """Measure what a runtime costs a task, as `forktask metg` does; a figure for each graph.
+
+    Parameters
+    ----------
+    pattern : str or several
+        Of Task Bench graphs.
+    network : str or Network, optional
+        Its graph in place of those.
+    models : str or several, optional
+        Default: those of `compare` that run tasks, and the built outside references.
+    threads : int or several, or "cores"
+        As for `compare`.
+    out : path, optional
+        Results folder; default: metg/<date and time>.
+    **settings
+        Size and kernel of a graph (`width`, `steps`, `kernel`, ...) or options of the network's plan, and how to
+        measure (`repeats`, `interference`, `quick`, ...).
+
+    Raises
+    ------
+    UsageError
+        An unknown name or value, or a folder that holds other results.
+    """
+    import pandas as pd
+
+    from .experiments.metg.figure import caption_file, draw
+    from .experiments.metg.metg import default_models, measure_metg
+    from .experiments.metg.table import as_csv, format_table
+
+    folder = Path(dated_folder("metg") if out is None else out)
+    of_graph, measuring, plan = (_of(record, settings) for record in (TaskBenchOptions, MetgSettings, PlanOptions))
+    options = TaskBenchOptions(**of_graph)
+    graphs = (
+        task_bench_graphs(_several(pattern), options)
+        if network is None
+        else [network_graph(named_network(network, folder.parent), PlanOptions(**plan), options)]
+    )
+    chosen = default_models() if models is None else _several(models)
+    call = f"forktask.metg(..., out={str(folder)!r})"
+    found = measure_metg(graphs, chosen, _counts(threads), MetgSettings(**measuring), folder, call)
+    by_name: dict[str, list] = {}
+    for entry in found["results"]:
+        if entry["repeats"]:
+            by_name.setdefault(graph_name(entry["graph"]), []).append(entry)
+    table = pd.read_csv(io.StringIO(as_csv(found)), keep_default_na=False, na_values=[""])
+    drawings = {
+        name: lambda column, own=own: (draw(own, column), caption_file(own, found["unit_s"]).partition("\n\n")[0])
+        for name, own in by_name.items()
+    }
+    return Result(f"METG in {folder}", table, format_table(found), folder, drawings)
+
+
+def tune(
+    network: str | Network = "cifar10_cnn",
+    *,
+    models: str | Sequence[str] = ("forkjoin", "forkjoin:region=persistent", "taskgraph", "taskiter"),
+    threads: int | Sequence[int] | None = None,
+    budget: int = 12,
+    seconds: float = 0.3,
+    seed: int = 0,
+    file: str | os.PathLike[str] = "tuned.json",
+    **options: Any,
+) -> Result:
+    """Search the granularity at which each model is fastest, as `forktask tune` does.
+
+    Parameters
+    ----------
+    network : str or Network
+    models : str or several
+    threads : int or several, optional
+        Default: the physical cores that this process may use.
+    budget : int
+        Granularities that are tried for each model.
+    seconds : float
+        That each of them is timed.
+    seed : int
+        Of the granularities.
+    file : path
+        Where the best are kept, beside what it holds; `compare(..., tuned=file)` reads it.
+    **options
+        Of the plan, such as `batch=16`.
+
+    Raises
+    ------
+    UsageError
+        An unknown name or value, or a file that another program wrote.
+    """
+    import pandas as pd
+
+    from .experiments.sweep.tune import as_text
+    from .experiments.sweep.tune import tune as search
+
+    counts = _counts(core_counts()[-1] if threads is None else threads)
+    plan = {name: (value,) for name, value in {"network": named_network(network, Path(file).parent), **options}.items()}
+    grid = Grid(**plan, models=_several(models), threads=counts)
+    measure = Measure(target_s=seconds, warmup_s=min(1.0, seconds), check_iterations=1, seed=seed)
+    found = search(Configuration(grid=grid, measure=measure), budget, os.fspath(file))
+    rows = [{**row, "model": str(row["model"])} for row in found["rows"]]
+    return Result(f"granularities in {file}", pd.DataFrame(rows), as_text(found, os.fspath(file)))
+
+
+def info() -> Result:
+    """Describe this machine and say whether it is fit for measuring, as `forktask info` does (about a second)."""
+    import pandas as pd
+
+    from .experiments.machine.info import describe_machine, format_page, machine_topics
+
+    found = describe_machine()
+    table = pd.DataFrame(machine_topics(found).items(), columns=["topic", "text"])
+    return Result(f"machine, {found['verdict']['level']} for measuring", table, format_page(found))
+
+
+def train(
+    network: str | Network = "cifar10_cnn",
+    data: str = TrainingConfig().data,
+    *,
+    out: str | os.PathLike[str] | None = None,
+    resume: bool = False,
+    **settings: Any,
+) -> Result:
+    """Train a network as `forktask train` does, with checkpoints, and a figure of accuracy over time.
+
+    Parameters
+    ----------
+    network : str or Network
+    data : str
+        Such as "digits" or "cifar10:FOLDER".
+    out : path, optional
+        New or empty folder; default: trainings/<date and time>.
+    resume : bool
+        Go on after the last checkpoint in `out`.
+    **settings
+        Options of the training and of its plan: `epochs`, `model`, `threads`, `learning_rate`, `batch`, ...
+
+    Raises
+    ------
+    UsageError
+        An unknown name or value, data that the network cannot learn, or a folder that holds something else.
+    """
+    import pandas as pd
+
+    from .experiments.training.curves import accuracy_figure, history_table
+    from .experiments.training.train import configure, histories_of, summary_text
+    from .experiments.training.train import train as run_training
+
+    folder = Path(dated_folder("trainings") if out is None else out)
+    given = {"network": named_network(network, folder.parent), "data": data, "out": str(folder), **settings}
+    summary = run_training(configure(given, resume), resume, lambda _: None)
+    histories = histories_of(folder)
+    names, rows = history_table(histories)
+    drawings = {"accuracy": lambda column: accuracy_figure(histories, summary, column)}
+    return Result(summary.title, pd.DataFrame(rows, columns=names), summary_text(summary), folder, drawings)
+
+
+def _of(record: type, settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the settings that are fields of a record."""
+    return {field.name: settings[field.name] for field in fields(record) if field.name in settings}
+
+
+def _several(value: Any) -> tuple[Any, ...]:
+    return (value,) if isinstance(value, str | int) else tuple(value)
+
+
+def _counts(threads: int | str | Sequence[int]) -> tuple[int, ...]:
+    return core_counts() if threads == "cores" else _several(threads)

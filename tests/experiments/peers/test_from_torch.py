@@ -1,0 +1,302 @@
+"""Networks from modules of PyTorch: what is read, that it computes the same, and how all else is refused."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional
+
+import forktask as ft
+from experiments.peers import torch_modules
+from forktask.experiments.peers import torch_check
+
+pytestmark = pytest.mark.torch
+IMAGES, TOKENS = torch.zeros(1, 3, 12, 12), torch.zeros(1, 16, dtype=torch.int64)
+
+
+def chain(*parts):
+    """Some modules, and a head on the means of their maps."""
+    channels = [p.out_channels for p in parts if isinstance(p, nn.Conv2d)][-1:] or [3]
+    return nn.Sequential(*parts, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(channels[0], 5))
+
+
+class Calls(nn.Module):
+    """A module that applies a function to what a convolution gives, before a head."""
+
+    def __init__(self, function, *parts):
+        super().__init__()
+        self.conv, self.head, self.function, self.parts = (
+            nn.Conv2d(3, 4, 3),
+            nn.Linear(4, 5),
+            function,
+            nn.ModuleList(parts),
+        )
+
+    def forward(self, x):
+        return self.head(self.function(self.conv(x), *self.parts).mean((2, 3)))
+
+
+def check(module, example, **options):
+    """The module and its network agree; returns the check."""
+    torch.manual_seed(1)
+    for part in module.modules():
+        if hasattr(part, "reset_parameters"):
+            part.reset_parameters()
+    checked = ft.check_against_torch(module, example, **options)
+    assert checked.agrees, checked.table.to_string()
+    return checked
+
+
+@pytest.mark.parametrize("optimizer", ["sgd", "adamw"])
+def test_a_residual_network_computes_what_its_module_does(optimizer):
+    """Check loss, gradients, statistics and a step: grouped and depthwise convolutions, norms, both pools, dropout in
+    the middle, an activation that two layers read, sums in place."""
+
+    class Net(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.conv1, self.bn1 = nn.Conv2d(3, 8, 3, padding="same", bias=False), nn.BatchNorm2d(8)
+            self.conv2, self.bn2 = nn.Conv2d(8, 8, 3, padding=1, groups=8), nn.BatchNorm2d(8, momentum=0.3)
+            self.conv3, self.relu = nn.Conv2d(8, 8, 1, groups=2), nn.ReLU(inplace=True)
+            self.pool, self.drop = nn.MaxPool2d(3, 2, 1), nn.Dropout(0.3)
+            self.fc1, self.fc2 = nn.Linear(8 * 9, 16), nn.Linear(16, 5)
+
+        def forward(self, x):
+            x = self.relu(self.bn1(self.conv1(x)))
+            y = functional.relu6(self.bn2(self.conv2(x)))
+            y = self.conv3(y)
+            y += x
+            x = functional.avg_pool2d(self.pool(self.relu(y)), 2)
+            return self.fc2(torch.sigmoid(self.fc1(torch.flatten(self.drop(x), 1))))
+
+    checked = check(Net(), IMAGES, optimizer=optimizer)
+    assert set(checked.table["quantity"]) == {"loss", "gradients", "parameters", "statistics"}
+    assert list(checked.table["type"].unique()) == ["float64", "float32"]
+    network = ft.from_torch(Net(), IMAGES, name="residual")
+    assert (network.name, network.input_shape) == ("residual", (3, 12, 12))
+    names = {layer.name for layer in network.layers}
+    assert {"conv1", "relu", "relu_1", "relu6", "add", "pool", "avgpool", "drop", "fc2"} <= names | {"avgpool"}
+    assert network.num_parameters == sum(p.numel() for p in Net().parameters())
+    assert any(isinstance(layer, ft.Dropout) and layer.rate == 0.3 for layer in network.layers)
+
+
+@pytest.mark.parametrize("batch_first", [True, False])
+def test_encoder_layers_of_pytorch_are_read_whatever_the_order_of_axes(batch_first):
+    """Check attention whose queries, keys and values are one product, with samples first or tokens first."""
+    checked = check(torch_modules.LanguageModel(batch_first), TOKENS)
+    attention = [layer for layer in checked.network.layers if isinstance(layer, ft.Attention)]
+    assert [layer.causal for layer in attention] == [True, True]
+    embedding = checked.network.layers[0]
+    assert isinstance(embedding, ft.Embedding) and embedding.positions == "position"
+
+
+def test_a_linear_layer_without_bias_is_that_of_tokens_alone():
+    """Check that lowering refuses one of images in a sentence, and that `from_torch` keeps it."""
+    network = ft.from_torch(nn.Sequential(nn.Flatten(), nn.Linear(432, 5, bias=False)), IMAGES)
+    with pytest.raises(ft.UsageError, match="linear layers of images must have a bias, got '1' without"):
+        ft.lower(network, batch=2)
+
+
+def test_vectors_and_a_loss_that_takes_log_probabilities_are_read():
+    """Check a module of linear layers alone, and that a log-softmax at the end belongs to the loss."""
+    layers = nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 5), nn.LogSoftmax(dim=-1))
+    assert check(layers, torch.zeros(1, 6)).network.input_shape == (6, 1, 1)
+
+
+def test_weights_come_along_and_the_module_stays_as_it_is():
+    """Check that the plan's first forward pass has the module's answers, and that modes and parameters stay."""
+    torch.manual_seed(2)
+    module = chain(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.ReLU()).eval()
+    module[1].train()
+    module[1].running_mean.uniform_()
+    before = {name: value.clone() for name, value in module.state_dict().items()}
+    network, weights = ft.from_torch(module, IMAGES, weights=True)
+    assert [part.training for part in module.modules()] == [False, False, True, *[False] * 4]
+    assert all(torch.equal(value, before[name]) for name, value in module.state_dict().items())
+    bound = ft.bind(ft.lower(network, batch=4, phase="forward"))
+    ft.initialise(bound, weights=weights)
+    images = np.random.default_rng(1).standard_normal((4, 3, 12, 12)).astype(np.float32)
+    bound.arrays["dataset.images"][...] = images
+    bound.arrays["batch_order"][...] = np.arange(4)
+    with ft.executor("serial") as executor:
+        executor.prepare(bound)
+        executor.run(1)
+    expected = module.eval()(torch.from_numpy(images)).softmax(1).detach()
+    np.testing.assert_allclose(bound.view("probabilities"), expected, atol=1e-5)
+    with pytest.raises(ft.UsageError, match="weights must be those of the network, and 'conv9.weight'"):
+        ft.initialise(bound, weights={"conv9.weight": images})
+
+
+def test_a_network_that_computes_something_else_does_not_agree(monkeypatch):
+    """Check that the comparison sees another activation."""
+    read = torch_check.read_module
+
+    def wrong(*arguments):
+        network, parts = read(*arguments)
+        layers = [ft.Sigmoid(la.name) if isinstance(la, ft.ReLU) else la for la in network.layers]
+        return replace(network, layers=tuple(layers)), parts
+
+    module = chain(nn.Conv2d(3, 4, 3), nn.ReLU())
+    assert ft.check_against_torch(module, IMAGES).agrees
+    monkeypatch.setattr(torch_check, "read_module", wrong)
+    checked = ft.check_against_torch(module, IMAGES)
+    assert not checked.agrees and "DOES NOT agree" in repr(checked)
+
+
+class Tied(nn.Module):
+    """A language model without attention."""
+
+    def __init__(self, **arguments):
+        super().__init__()
+        self.embed, self.head = nn.Embedding(20, 8, **arguments), nn.Linear(8, 20, bias=False)
+        self.head.weight = self.embed.weight
+
+    def forward(self, tokens):
+        return self.head(functional.gelu(self.embed(tokens), approximate="tanh"))
+
+
+def test_a_tied_head_is_one():
+    """Check the head that multiplies with the embedding's weights."""
+    assert isinstance(check(Tied(), TOKENS).network.layers[-2], ft.TiedHead)
+
+
+REFUSED = {
+    "silu": (
+        chain(nn.Conv2d(3, 4, 3), nn.SiLU()),
+        "silu in '1' (SiLU): no activation that exists has its values; use ReLU",
+    ),
+    "gelu": (chain(nn.Conv2d(3, 4, 3), nn.GELU()), "gelu in '1' (GELU): no activation that exists has its values; use"),
+    "cat": (Calls(lambda x: torch.cat([x, x], 1)[:, :4]), "cat in Calls: no layer computes it; add tensors instead"),
+    "product": (
+        Calls(lambda x, c: x * c(x), nn.Conv2d(4, 4, 1)),
+        "mul in Calls: of two tensors only the sum is a layer",
+    ),
+    "shapes": (Calls(lambda x, c: x + c(x), nn.Conv2d(4, 1, 1)), "add in Calls: the tensors have different shapes"),
+    "twice": (
+        Calls(lambda x, c: c(c(x)), nn.Conv2d(4, 4, 1)),
+        "conv2d in 'parts.0' (Conv2d): parameter 'parts.0.weight'",
+    ),
+    "order": (Calls(lambda x, c: c(x.transpose(2, 3)), nn.Conv2d(4, 4, 1)), "it does not read the maps of a layer"),
+    "kernel": (
+        chain(nn.Conv2d(3, 4, (1, 3))),
+        "conv2d in '0' (Conv2d): kernel differs in both directions; use the same",
+    ),
+    "ceil": (
+        chain(nn.MaxPool2d(3, 2, ceil_mode=True)),
+        "must have results of shape (3, 5, 5), got (3, 6, 6); leave out",
+    ),
+    "norm": (
+        chain(nn.Conv2d(3, 4, 3), nn.GroupNorm(2, 4)),
+        "group_norm in '1' (GroupNorm): no layer computes it; use Batch",
+    ),
+    "affine": (
+        chain(nn.BatchNorm2d(3, affine=False)),
+        "batch_norm in '0' (BatchNorm2d): weights or running statistics",
+    ),
+    "pool": (chain(nn.AdaptiveAvgPool2d(5)), "windows on 12 x 12 pixels differ in size; choose sizes that divide"),
+    "flat": (
+        nn.Sequential(nn.Linear(12, 5)),
+        "linear in '0' (Linear): it does not read all features of a sample; flatten",
+    ),
+    "end": (
+        nn.Sequential(nn.Flatten(), nn.Linear(432, 5), nn.Softmax(1)),
+        "softmax in '2' (Softmax): no layer computes it",
+    ),
+    "answer": (nn.Conv2d(3, 4, 3), "the answer is no layer's output as it is; return logits"),
+    "scale": (Calls(lambda x: x * 2), "mul in Calls: no activation that exists has its values"),
+    "control": (
+        Calls(lambda x: x if x.sum() > 0 else -x),
+        "torch.export must trace a module before it can be read, and Calls",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_is_no_layer_is_refused_in_one_sentence(name):
+    """Check that operation, path and class of the module, reason and remedy are named."""
+    module, sentence = REFUSED[name]
+    with pytest.raises(ft.UsageError) as refused:
+        ft.from_torch(module, IMAGES)
+    assert sentence in str(refused.value) and "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("module", "sentence"),
+    [
+        (
+            Tied(padding_idx=0),
+            "embedding in 'embed' (Embedding): gradients of its rows are not those of all their tokens",
+        ),
+        (torch_modules.LanguageModel(dropout=0.1), "attention has dropout; set that to 0"),
+        (torch_modules.Recurrent(), "lstm in 'lstm' (LSTM): no layer computes it"),
+    ],
+    ids=["padding", "dropout", "lstm"],
+)
+def test_what_is_no_layer_of_tokens_is_refused(module, sentence):
+    """Check rows without a gradient, dropout within attention, and recurrence."""
+    with pytest.raises(ft.UsageError) as refused:
+        ft.from_torch(module, TOKENS)
+    assert sentence in str(refused.value)
+
+
+def test_other_arguments_are_refused():
+    """Check something that is no module, samples that are none, and a masked network without its mask."""
+    for arguments, sentence in (
+        ((3, IMAGES), "from_torch takes a torch.nn.Module, got int"),
+        ((chain(), IMAGES[0]), "got shape (3, 12, 12) of torch.float32; give such"),
+        ((chain(), TOKENS[0]), "got shape (16,) of torch.int64; give such"),
+    ):
+        with pytest.raises(ft.UsageError) as refused:
+            ft.from_torch(*arguments)
+        assert sentence in str(refused.value)
+    for function in (ft.from_torch, ft.check_against_torch):
+        for wrong in ({"mask": "x"}, {"example": 1}):
+            with pytest.raises(ft.UsageError, match=f"(mask of|arguments of) {function.__name__} "):
+                function(chain(), IMAGES, **wrong)
+
+
+@pytest.mark.zoo
+@pytest.mark.parametrize("name", [name for name in torch_modules.CASES if "transformers" in name])
+def test_small_transformers_agree_or_are_refused(name):
+    """Check GPT-2, BERT and DistilBERT against transformers' own classes."""
+    case = torch_modules.CASES[name]
+    if "accepted" not in torch_modules.answer(case):
+        with pytest.raises(ft.UsageError):
+            ft.from_torch(case.make(), case.example(), mask=case.mask)
+        return
+    assert ft.check_against_torch(case.make(), case.example(), mask=case.mask).agrees
+
+
+def small_vision(name):
+    """A class of torchvision with few channels or blocks."""
+    torch_modules.import_torchvision()
+    from torchvision.models import mobilenetv2, resnet, vgg
+
+    torch.manual_seed(3)
+    if name == "resnet":
+        return resnet.ResNet(resnet.BasicBlock, [1, 1, 1, 1], num_classes=10)
+    if name == "mobilenet":
+        settings = [[1, 16, 1, 1], [6, 24, 2, 2]]
+        return mobilenetv2.MobileNetV2(10, 0.25, settings)
+    features = vgg.make_layers([8, "M", 16, "M", 32, "M", 32, "M", 32, "M"], batch_norm=name == "vgg_bn")
+    module = vgg.VGG(features, 10, dropout=0.5)
+    module.avgpool, module.classifier[0] = nn.AdaptiveAvgPool2d(1), nn.Linear(32, 4096)
+    for number, (into, out) in {0: (32, 16), 3: (16, 16), 6: (16, 10)}.items():
+        module.classifier[number] = nn.Linear(into, out)
+    return module
+
+
+@pytest.mark.zoo
+@pytest.mark.parametrize("name", ["resnet", "mobilenet", "vgg", "vgg_bn"])
+def test_small_networks_of_torchvision_agree(name):
+    """Check loss, gradients and a step of torchvision's own classes."""
+    checked = ft.check_against_torch(small_vision(name), torch.zeros(1, 3, 32, 32))
+    assert checked.agrees, checked.table.to_string()
+
+
+@pytest.mark.zoo
+def test_the_guide_shows_what_comes_out():
+    """Check the table of modules; see `torch_modules`."""
+    assert torch_modules.TABLE.search(torch_modules.PAGE.read_text())[0] == torch_modules.table()
