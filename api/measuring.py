@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from .comparison import named_network
-from .cython_src.errors import check_choice
+from .cython_src.errors import UsageError, check_choice
 from .cython_src.lowering import PlanOptions
 from .cython_src.networks.layers import Network
 from .cython_src.records import fields
@@ -18,7 +18,7 @@ from .experiments.machine.topology import core_counts
 from .experiments.metg.graphs import TaskBenchOptions, graph_name, network_graph, task_bench_graphs
 from .experiments.metg.metg import MetgSettings
 from .experiments.results.folder import dated_folder
-from .experiments.sweep.configuration import Configuration, Grid, Measure
+from .experiments.sweep.configuration import Grid
 from .experiments.training.config import TrainingConfig
 
 if TYPE_CHECKING:
@@ -160,7 +160,7 @@ def tune(
     budget: int = 12,
     seconds: float = 0.3,
     seed: int = 0,
-    file: str | os.PathLike[str] = "tuned.json",
+    out: str | os.PathLike[str] | None = None,
     **options: Any,
 ) -> Result:
     """Search the granularity at which each model is fastest, as `forktask tune` does.
@@ -177,28 +177,32 @@ def tune(
         That each of them is timed.
     seed : int
         Of the granularities.
-    file : path
-        Where the best are kept, beside what it holds; `compare(..., tuned=file)` reads it.
+    out : path, optional
+        New or empty folder, or one of the same search, which goes on; `compare(..., tuned=out)` reads it. Default:
+        tune/<date and time>.
     **options
         Of the plan, such as `batch=16`.
 
     Raises
     ------
     UsageError
-        An unknown name or value, or a file that another program wrote.
+        An unknown name or value, a folder that holds something else, or no model could be measured.
     """
     import pandas as pd
 
-    from .experiments.sweep.tune import as_text
-    from .experiments.sweep.tune import tune as search
+    from .experiments.sweep.comparison import measure_comparison
+    from .experiments.sweep.tune import as_text, search_of, search_result
 
     counts = _counts(core_counts()[-1] if threads is None else threads)
-    plan = {name: (value,) for name, value in {"network": named_network(network, Path(file).parent), **options}.items()}
+    folder = Path(out or dated_folder("tune"))
+    plan = {name: (value,) for name, value in {"network": named_network(network, folder.parent), **options}.items()}
     grid = Grid(**plan, models=_several(models), threads=counts)
-    measure = Measure(target_s=seconds, warmup_s=min(1.0, seconds), check_iterations=1, seed=seed)
-    found = search(Configuration(grid=grid, measure=measure), budget, os.fspath(file))
+    command = f"forktask.tune(..., out={str(folder)!r})"
+    if not measure_comparison(search_of(grid, budget, seconds, seed=seed), str(folder), command).usable:
+        raise UsageError(f"no model could be measured; the rows of {folder} say why")
+    found = search_result(folder)
     rows = [{**row, "model": str(row["model"])} for row in found["rows"]]
-    return Result(f"granularities in {file}", pd.DataFrame(rows), as_text(found, os.fspath(file)))
+    return Result(f"granularities in {folder}", pd.DataFrame(rows), as_text(found, str(folder)), folder)
 
 
 def info() -> Result:

@@ -276,7 +276,7 @@ def test_a_ratio_is_that_of_the_tables(tmp_path):
         ),
         (
             lambda folder: ft.tune(
-                "lenet5", models="serial", threads=1, budget=2, seconds=0.01, batch=4, file=folder / "tuned.json"
+                "lenet5", models="serial", threads=1, budget=2, seconds=0.01, batch=4, out=folder / "tune"
             ),
             {"model", "granularity", "step_time_s"},
             [],

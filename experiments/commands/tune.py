@@ -54,23 +54,14 @@ def call(arguments: Namespace) -> int:
     from ..machine.topology import core_counts
     from ..report.files import write_report
     from ..sweep.comparison import measure_comparison
-    from ..sweep.configuration import Configuration, Grid, Measure
-    from ..sweep.tune import REPEATS, as_text, of_candidates, search_result
+    from ..sweep.configuration import Grid
+    from ..sweep.tune import as_text, search_of, search_result
 
     counts = core_counts()[-1:] if arguments.threads == "cores" else threads(arguments)
     axes = {name: (value,) for name, value in {"network": arguments.network, **given_options(arguments)}.items()}
-    measure = Measure(
-        repeats=REPEATS,
-        target_s=arguments.seconds,
-        warmup_s=min(1.0, arguments.seconds),
-        check_iterations=1,
-        seed=arguments.seed,
-        check=arguments.check,
-        profile=False,
-        **given(arguments, Placement),
-    )
     grid = Grid(**axes, models=models(arguments), threads=counts)
-    configuration = of_candidates(Configuration(grid=grid, measure=measure), arguments.budget)
+    chosen = {"seed": arguments.seed, "check": arguments.check, **given(arguments, Placement)}
+    configuration = search_of(grid, arguments.budget, arguments.seconds, **chosen)
     folder = folder_of(arguments)
     if not measure_comparison(configuration, folder, command_line(folder)).usable:
         return 1

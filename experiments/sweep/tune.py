@@ -19,7 +19,7 @@ from ..analysis.load import load
 from ..tables import Column, text_table
 from ..tables.columns import count_column, text_column, time_column
 from ..tables.numbers import format_time
-from .configuration import Configuration
+from .configuration import Configuration, Grid, Measure
 from .tuned import best_rows
 
 MOST_TASKS = 50_000  # Candidates with more tasks are left out.
@@ -74,18 +74,24 @@ def _shape(plan) -> tuple:
     return tuple((loop.name, loop.num_blocks, loop.blocks[0].bounds) for loop in plan.loops)
 
 
-def of_candidates(configuration: Configuration, budget: int) -> Configuration:
-    """Return a sweep of one network and set of options with granularities to try.
+def search_of(grid: Grid, budget: int, seconds: float, **measure: Any) -> Configuration:
+    """Return the sweep that searches granularities of one network and set of options.
 
     Parameters
     ----------
     budget : int
         Largest number of granularities, from 2 on.
+    seconds : float
+        That a model is timed with each of them in a generation.
+    **measure
+        Other ways to measure.
     """
-    ((network, options),) = configuration.plans()
-    grid = configuration.grid
-    found = candidates(network, options, budget, configuration.measure.seed, max(grid.threads))
-    return replace(configuration, grid=replace(grid, granularity=tuple(found)))
+    settings = Measure(
+        repeats=REPEATS, target_s=seconds, warmup_s=min(1.0, seconds), check_iterations=1, profile=False, **measure
+    )
+    ((network, options),) = Configuration(grid=grid, measure=settings).plans()
+    found = candidates(network, options, budget, settings.seed, max(grid.threads))
+    return Configuration(grid=replace(grid, granularity=tuple(found)), measure=settings)
 
 
 _COLUMNS = (

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import os
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ...cython_src.errors import UsageError
 from ...cython_src.lowering.options import PlanOptions, plan_options
-from ..analysis.load import load
-from ..analysis.sweep import Sweep
 from ..results.folder import short_id
 from ..subjects.models import ModelSpec
+
+if TYPE_CHECKING:
+    from ..analysis.sweep import Sweep
 
 
 def problem_id(network: str, options: PlanOptions) -> str:
@@ -46,6 +47,8 @@ def read_tuned(folder: str | os.PathLike) -> dict[tuple[str, ModelSpec, int], st
     UsageError
         No such folder, or one that holds something else.
     """
+    from ..analysis.load import load
+
     try:
         return {(row["problem"], row["model"], row["threads"]): row["granularity"] for row in best_rows(load(folder))}
     except UsageError as error:
