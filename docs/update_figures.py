@@ -63,7 +63,7 @@ TRACED = (PERSISTENT, TASKITER)  # models of the picture of traces
 # The figures of each study, whose table its page has, too: those of a network are drawn for each network, others for
 # the plan with most samples.
 FIGURES = {
-    README_RESULTS: ("forest",),
+    README_RESULTS: ("forest", "handover"),
     "gpt2_ladder": ("ladder", "run_time"),
     "gpt2_batch_subsize": ("overlay", "granularity"),
     "gpt2_shapes": ("bound", "roofline"),

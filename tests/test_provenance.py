@@ -106,7 +106,8 @@ def update_figures():
 def test_figures_are_drawn_again_from_results(update_figures, tmp_path):
     """Check that each figure and table is what its samples give and stands on a page, and that samples and list go
     together."""
-    pages = [*(ROOT / "docs" / "studies").glob("*.md"), update_figures.README]
+    pages = [*(page for kind in ("studies", "notes") for page in (ROOT / "docs" / kind).glob("*.md"))]
+    pages.append(update_figures.README)
     shown = "".join(path.read_text() for path in pages)
     published = update_figures.published()
     assert published and len(published) == len({*published.values()})

@@ -203,7 +203,8 @@ def test_available_figures_can_all_be_drawn(two, swept):
     assert figures.available_figures(two, two.plan_ids()[0]) == [
         *("forest", "speedup", "run_time", "phases", "layers", "roofline")
     ]
-    others = {"factorial", "interference", "ladder", "layer_times", "losses", "nodes", "options", "peers", "simulated"}
+    others = {"factorial", "handover", "interference", "ladder", "layer_times", "losses", "nodes", "options", "peers"}
+    others |= {"simulated"}
     assert figures.available_figures(swept, swept.plan_ids()[0]) == [f for f in figures.FIGURES if f not in others]
     for name in ("batch", "granularity"):
         with pytest.raises(UsageError, match="at least"):
@@ -340,6 +341,32 @@ def test_an_impossible_point_is_crossed_out(name, count, x):
     assert "Crossed out" in figures.caption(sweep, name)
     rows = sample_frame(sweep)
     assert set(rows.loc[~rows["usable"], "model"]) == {"taskiter"} and "usable" in latex_tables(sweep)
+
+
+def test_ratios_over_hand_overs_show_near_and_far_cpus():
+    """Check a machine that had the CPUs far apart in three of nine generations, in which one model was slower: a marker
+    for each generation and model, hollow where it is left out, both medians; and no figure without such a state."""
+    rows = synthetic_rows(models=("serial", "forkjoin", "tasks", "taskiter"), noise=1e-3)
+    ids = {row["config_id"]: row for row in rows if row["kind"] == "sample"}
+    plan_id = next(row["plan_id"] for row in rows if row["kind"] == "plan")
+    near = [
+        {"kind": "rounds", "plan_id": plan_id, "repetition": k, "contestants": [*ids], "handover_s": [7e-8]}
+        for k in range(9)
+    ]
+    assert "near and with far CPUs" in figures.FIGURES["handover"].missing(sweep_of([*rows, *near]), plan_id)
+    far = [{**row, "handover_s": [2e-7]} if row["repetition"] < 3 else row for row in near]
+    for row in rows:
+        if row["kind"] == "sample" and row["model"] == "tasks" and row["repetition"] < 3:
+            row |= {name: [1.5 * s for s in row[name]] for name in ("short_times_s", "long_times_s")}
+            row["step_time_s"] *= 1.5
+    sweep = sweep_of([*rows, *far])
+    found = figures.FIGURES["handover"].rows_of(sweep, plan_id)
+    assert len(found) == 2 * 9 and {row["left_out"] for row in found if row["handover_s"] > 1e-7} == {True}
+    (axis,) = figures.draw(sweep, "handover").axes
+    hollow = [line for line in axis.lines if line.get_linestyle() == "None" and line.get_markerfacecolor() == "white"]
+    assert len(hollow) == 2 * 3 and {200.0} == {round(line.get_xdata()[0], 6) for line in hollow}
+    near_and_far = re.search(r"far \(from 200 ns on\): tasks (\S+), (\S+);", figures.caption(sweep, "handover"))
+    assert float(near_and_far[2]) == pytest.approx(1.5 * float(near_and_far[1]), abs=0.02)
 
 
 def test_a_ratio_to_what_is_not_usable_is_crossed_out():

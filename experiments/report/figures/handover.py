@@ -1,0 +1,96 @@
+"""Figure `handover`: ratios to fork-join over the time of a hand-over between two CPUs, generation by generation."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from statistics import median
+from typing import Any
+
+from matplotlib.figure import Figure
+
+from ...analysis.names import model_label
+from ...analysis.speeds import better_forkjoin
+from ...analysis.sweep import Sweep, kept
+from ...results.turns import MOVED_TIMES
+from ...subjects.models import ModelSpec
+from .axes import equivalence_band, log2_axis, power_ticks
+from .heading import plan_header
+from .style import add_legend, marker_look, model_handles, model_styles, new_figure
+
+RANK, ONE_FOR = 6.5, "plan"
+NANOSECOND, MOST_NAMED = 1e-9, 4
+
+
+@kept
+def rows_of(sweep: Sweep, plan_id: str) -> list[dict[str, Any]]:
+    """Return a row for each generation and model on most threads: model, handover_s (median over rounds), ratio (time
+    over that of the better fork-join form in this generation), left_out (whether tables leave the generation out)."""
+    threads = max((count for model, count in sweep.points_of(plan_id) if not model.is_gpu), default=1)
+    join = better_forkjoin(sweep, plan_id, threads)
+    own = sweep.samples[(sweep.samples["plan_id"] == plan_id) & (sweep.samples["threads"] == threads)]
+    groups = {key: part.set_index("model")["step_time_s"] for key, part in own.groupby(["repetition", "group"])}
+    moved = {(generation, group[2]) for generation, group in sweep.quiet.moved if group[0] == plan_id}
+    found = []
+    for row in sweep.rounds:
+        key = row.repetition, row.group
+        seconds = [one for one in row.handover_s if one]
+        times = groups.get(key)
+        if row.plan_id != plan_id or not seconds or times is None or join not in times.index:
+            continue
+        for model in (model for model in times.index if model != join and sweep.shows(model) and not model.is_gpu):
+            ratio = times[model] / times[join]
+            about = {"model": model, "handover_s": median(seconds), "left_out": key in moved}
+            found.append({**about, "ratio": float(ratio)})
+    return found
+
+
+def _classes(sweep: Sweep, plan_id: str) -> list[list[dict[str, Any]]]:
+    """Return the rows of near and of far CPUs: they part where hand-overs leap most."""
+    rows = sorted(rows_of(sweep, plan_id), key=lambda row: row["handover_s"])
+    leaps = [after["handover_s"] / before["handover_s"] for before, after in pairwise(rows)]
+    at = 1 + leaps.index(max(leaps)) if leaps else 0
+    return [rows[:at], rows[at:]]
+
+
+def missing(sweep: Sweep, plan_id: str) -> str:
+    """Return why the figure cannot be drawn."""
+    taken = [row["handover_s"] for row in rows_of(sweep, plan_id)]
+    if taken and max(taken) > MOVED_TIMES * min(taken):
+        return ""
+    return "ratios over hand-overs need fork-join, another model, and generations with near and with far CPUs"
+
+
+def draw(sweep: Sweep, plan_id: str, column: str) -> Figure:
+    """Draw a marker for each generation and model, hollow where tables leave the generation out."""
+    rows = rows_of(sweep, plan_id)
+    styles = model_styles(sweep.samples["model"])
+    models = sorted({row["model"] for row in rows})
+    figure, (axis,) = new_figure(column, 1, 2.4)
+    axis.set_title("")  # a single panel needs no letter
+    equivalence_band(axis)
+    for row in rows:
+        own = styles[row["model"]]
+        look = {"color": own.color, "markersize": 4, "linestyle": "none", **marker_look(own, row["left_out"])}
+        axis.plot([row["handover_s"] / NANOSECOND], [row["ratio"]], **look)
+    taken = [row["handover_s"] / NANOSECOND for row in rows]
+    low, high = min(taken) / 1.1, max(taken) * 1.1
+    log2_axis(axis, "x", power_ticks(low, high), low, high)
+    axis.set_xlabel("hand-over of a cache line (ns)")
+    axis.set_ylabel("time / better fork-join")
+    add_legend(figure, column, model_handles(styles, models))
+    plan_header(figure, sweep, plan_id, column)
+    return figure
+
+
+def caption(sweep: Sweep, plan_id: str) -> list[str]:
+    """Return the caption's sentences: the ratios of near and of far CPUs, where several generations had each."""
+    classes = _classes(sweep, plan_id)
+    of_model: list[dict[ModelSpec, list[float]]] = [{}, {}]
+    for rows, found in zip(classes, of_model, strict=True):
+        for row in rows:
+            found.setdefault(row["model"], []).append(row["ratio"])
+    both = [model for model in sorted(of_model[0]) if min(len(found.get(model, ())) for found in of_model) > 1]
+    said = [f"{model_label(model)} {', '.join(f'{median(found[model]):.2f}' for found in of_model)}" for model in both]
+    far_ns = min(row["handover_s"] for row in classes[1]) / NANOSECOND
+    medians = f"Medians near, and far (from {far_ns:.0f} ns on): {'; '.join(said[:MOST_NAMED])}."
+    return ["Ratio over the time of a hand-over between two CPUs; hollow: left out of tables.", medians if said else ""]
