@@ -122,8 +122,8 @@ def _networks(rows: list[dict[str, Any]]) -> str:
         Column("classes", lambda r: str(r["num_classes"]), True),
         Column("layers", lambda r: str(r["num_layers"]), True),
         Column("parameters", lambda r: f"{r['num_parameters']:,}", True),
-        Column("of a sample: MFLOP forward", lambda r: f"{r['forward_flops'] / 1e6:.1f}", True),
-        Column("training", lambda r: f"{r['train_flops'] / 1e6:.1f}", True),
+        Column("of a sample: GFLOP forward", lambda r: f"{r['forward_flops'] / 1e9:.4g}", True),
+        Column("training", lambda r: f"{r['train_flops'] / 1e9:.4g}", True),
         Column("activations", lambda r: f"{r['activation_bytes'] / 1e6:.2f} MB", True),
     )
     return "\n".join(text_table(columns, rows))
@@ -141,7 +141,7 @@ def _plans(result: Mapping[str, Any]) -> str:
     phases = (
         Column("phase", lambda r: r["phase"]),
         *(Column(name, lambda r, name=name: str(r[name]), True) for name in ("loops", "tasks")),
-        Column("MFLOP", lambda r: f"{r['flops'] / 1e6:.1f}", True),
+        Column("GFLOP", lambda r: f"{r['flops'] / 1e9:.4g}", True),
         Column("bytes moved", lambda r: format_bytes(r["bytes"]), True),
     )
     purposes = (

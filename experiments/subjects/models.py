@@ -318,8 +318,8 @@ def runnable(spec: ModelSpec | str) -> ModelSpec:
         )
     if not spec.model.is_built:
         raise UsageError(
-            f"model {spec.name!r} is in installations whose build found its library, got one without; install the "
-            f"library, then forktask again (forkjoin/README.md), or take one of {', '.join(built_models())}"
+            f"forktask must be built with the library of model {spec.name!r}, and was built without; install the "
+            f"library (forkjoin/README.md), then forktask again, or take one of {', '.join(built_models())}"
         )
     return spec
 
