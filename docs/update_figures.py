@@ -16,6 +16,7 @@ import sys
 import textwrap
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from statistics import median
 from tempfile import TemporaryDirectory
 
 from matplotlib.figure import Figure
@@ -51,13 +52,15 @@ from forktask.experiments.results.rows import RoundsRow, SampleRow, TraceRow
 from forktask.experiments.studies.report import build, drawn_figure
 from forktask.experiments.studies.running import StudyResults, results_of
 from forktask.experiments.subjects.models import PERSISTENT, SERIAL, TASKITER, ModelSpec
+from forktask.experiments.survey.handovers import read_handovers
+from forktask.experiments.survey.page import SURVEY
 from forktask.experiments.tables import Column, Table, markdown_table
 from forktask.experiments.tables.numbers import JUDGED_AT, interval, plural, time
 
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS, LIST, IMAGES = ROOT / "results", ROOT / "results" / "README.md", ROOT / "docs" / "images"
 STUDIES = sorted((ROOT / "docs" / "studies").glob("*.md"))
-FINDINGS_PAGE = ROOT / "docs" / "findings.md"
+FINDINGS_PAGE, MACHINES_PAGE = ROOT / "docs" / "findings.md", ROOT / "docs" / "machines.md"
 README, README_RESULTS = ROOT / "README.md", "demonstration"
 TRACED = (PERSISTENT, TASKITER)  # models of the picture of traces
 # The figures of each study, whose table its page has, too: those of a network are drawn for each network, others for
@@ -416,6 +419,41 @@ def ratio_text(row: dict) -> str:
     return " ".join(filter(None, [f"{row['ratio']:.3f}", limits, said]))
 
 
+def machines(results: Path = RESULTS) -> str:
+    """Return a table in Markdown of all surveys."""
+    rows = []
+    for path in sorted(results.glob(f"*/survey/{SURVEY}")):
+        found, pairs = json.loads(path.read_text()), read_handovers(path.parent)
+        topology, most = found["environment"]["topology"], max(found["limits"], key=lambda row: row["threads"])
+        asked = found.get("answers of cifar10_cnn", ())
+        replayed = [row for row in asked if row["model"] == TASKITER and row["threads"] == most["threads"]]
+        ratio = next((row for row in replayed if row["against"] == "forkjoin"), {"ratio": None})
+        off = [row for row in found["simulator"] if row["threads"] == most["threads"]]
+        rows.append(
+            {
+                "machine": f"[{found['environment']['cpu']['model']}](../{path.parent.relative_to(ROOT)}/{SURVEY}), "
+                f"{found['created'][:10]}",
+                "cores": f"{topology['cores']}, {topology['sockets']}, {topology['nodes']}",
+                "peak": f"{found['machine']['peak_flops_per_s_1thread'] / 1e9:.0f}",
+                "bandwidth": f"{most['bandwidth'] / 1e9:.0f}",
+                "handover": time(median(pairs.values())) if pairs else "",
+                "ratio": "" if ratio["ratio"] is None else f"{ratio['ratio']:.2f}, {ratio['verdict']}",
+                "off": f"{median(row['error'] for row in off):.0%}" if off else "",
+            }
+        )
+    headings = {
+        "machine": "machine",
+        "cores": "cores, sockets, nodes",
+        "peak": "GFLOP/s, one core",
+        "bandwidth": "GB/s, all cores",
+        "handover": "hand-over, median",
+        "ratio": "`cifar10_cnn`, batch 64, all cores: `taskiter` / fork-join",
+        "off": "simulator off by",
+    }
+    columns = [Column(text, lambda row, name=name: row[name]) for name, text in headings.items()]
+    return "\n".join(markdown_table(columns, rows)) + "\n"
+
+
 def readme_of(sweep: Sweep, text: str) -> str:
     """Return the text of the README with the results written anew."""
     return between_marks(text, "measured", measured(sweep))
@@ -431,6 +469,7 @@ def main() -> None:
         print(*draw(name, folder, IMAGES), sep="\n")
     README.write_text(readme_of(load(folders[README_RESULTS]), README.read_text()))
     FINDINGS_PAGE.write_text(findings_page(FINDINGS_PAGE.read_text()))
+    MACHINES_PAGE.write_text(between_marks(MACHINES_PAGE.read_text(), "surveys", machines()))
     for page, text in study_pages({page: page.read_text() for page in STUDIES}).items():
         page.write_text(text)
 

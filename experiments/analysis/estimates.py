@@ -225,14 +225,19 @@ class Estimates(Generic[Key]):
     points : mapping of point to {(generation, group, round): seconds}
         Points of one group took turns in its rounds; groups of one generation that share a point are compared through
         it, others by their times.
-    disturbed : set of (generation, group, round)
-        Disturbed rounds that are among these, since too few others were left; no verdict rests on them.
+    disturbed : mapping of point to set of (generation, group, round)
+        Rounds among these on which no verdict about the point may rest.
     sessions : int
         In which they were measured: generation g in session g % sessions.
     """
 
-    def __init__(self, points: Mapping[Key, Mapping[Turn, float]], disturbed: Set[Turn] = frozenset(), sessions=1):
-        self.points, self.disturbed, self._num_sessions = points, disturbed, sessions
+    def __init__(
+        self,
+        points: Mapping[Key, Mapping[Turn, float]],
+        disturbed: Mapping[Key, Set[Turn]] | None = None,
+        sessions: int = 1,
+    ):
+        self.points, self.disturbed, self._num_sessions = points, disturbed or {}, sessions
 
     @cached_property
     def _logs(self) -> tuple[list[int], np.ndarray]:
@@ -295,15 +300,18 @@ class Estimates(Generic[Key]):
 
     def left_alone(self, point: Key) -> bool:
         """Return whether enough of a point's rounds were undisturbed for its time to stand for this machine's."""
-        return self.rounds(point) >= UNDISTURBED_SHARE * self._shared([point], frozenset())
+        return self.rounds(point) >= UNDISTURBED_SHARE * self._shared([point], {})
 
     def _behind(self, *points: Key) -> tuple[int, int]:
         """Return in how many undisturbed rounds some points took part, and how many a verdict about them needs."""
-        needed = max(LEAST_ROUNDS, math.ceil(UNDISTURBED_SHARE * self._shared(points, frozenset())))
+        needed = max(LEAST_ROUNDS, math.ceil(UNDISTURBED_SHARE * self._shared(points, {})))
         return self.rounds(*points), needed
 
-    def _shared(self, points: Sequence[Key], left_out: Set[Turn]) -> int:
-        counts = [Counter(turn[0] for turn in self.points.get(point, ()) if turn not in left_out) for point in points]
+    def _shared(self, points: Sequence[Key], left_out: Mapping[Key, Set[Turn]]) -> int:
+        counts = [
+            Counter(turn[0] for turn in self.points.get(point, ()) if turn not in left_out.get(point, ()))
+            for point in points
+        ]
         return sum(min(count[generation] for count in counts) for generation in counts[0])
 
     def times(self, point: Key) -> dict[int, float]:

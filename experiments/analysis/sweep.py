@@ -255,7 +255,8 @@ class Sweep:
     @cached_property
     def times(self) -> Estimates[Point]:
         """The estimator of all times and ratios."""
-        return Estimates(self.turns, self.quiet.loud, self.sessions)
+        loud = {(plan_id, model, threads): own for (plan_id, _, model, threads), own in self.quiet.loud.items()}
+        return Estimates(self.turns, loud, self.sessions)
 
     def typical_time(self, point: Point) -> Estimate:
         """Return the seconds per step of a point; see `Estimates`."""

@@ -100,15 +100,17 @@ class QuietTimes(NamedTuple):
     ----------
     times : dict of point to {turn: seconds}
         Positive step times.
-    disturbed, loud : set of turn
+    disturbed : set of turn
         Rounds as in `Judged`; some are among the times, where too few others were left.
+    loud : dict of point to set of turn
+        Those on which no verdict about a point may rest, as in `Judged`.
     moved : dict
         By (generation, group) that is left out: a hand-over's seconds there, and the usual ones.
     """
 
     times: dict[Any, dict[Turn, float]]
     disturbed: set[Turn]
-    loud: set[Turn]
+    loud: dict[Any, set[Turn]]
     moved: dict[tuple[int, Hashable], tuple[float, float]]
 
 
@@ -116,13 +118,14 @@ def quiet_times(groups: Iterable[GroupTurns]) -> QuietTimes:
     """Return the step times that ratios are taken of: without disturbed rounds, as `quiet_turns` chooses, and without
     the generations for which the host had moved the CPUs."""
     groups = [*groups]
-    found = QuietTimes({}, set(), set(), moved_groups(groups))
+    found = QuietTimes({}, set(), {}, moved_groups(groups))
     for each in groups:
         key = each.generation, each.group
         judged = judge_rounds(each.rounds) if each.rounds else NOT_JUDGED
         found.disturbed.update((*key, number) for number in judged.disturbed)
-        if not each.loaded:
-            found.loud.update((*key, number) for number in judged.loud)
+        for point, turns in () if each.loaded else each.turns.items():
+            own = judged.loud.get(getattr(turns, "config_id", point), judged.disturbed)
+            found.loud.setdefault(point, set()).update((*key, number) for number in own)
         if key in found.moved:
             continue
         for point, turns in each.turns.items():
@@ -159,17 +162,18 @@ class Judged(NamedTuple):
         Whose times are left out: a calibration kernel that took longer than usual before some turn, time stolen by the
         hypervisor, or runnable threads that waited, each more than is usual in this generation. On a machine that is
         always disturbed nothing would be left otherwise.
-    loud : set of int
-        On which no verdict may rest: those, and the rounds in which the calibration kernel took longer than its fastest
-        runs in this generation allow. Beside load that never ends no round stands out, and times of a generation are
-        no worse than those of others; but contestants bear load differently, so that their ratio is another one.
+    loud : dict of contestant to set of int
+        On which no verdict about it may rest: those, and the rounds in which the calibration kernel before its turn
+        took longer than its fastest runs in this generation allow. Beside load that never ends no round stands out, and
+        times of a generation are no worse than those of others; but contestants bear load differently, so that their
+        ratio is another one.
     """
 
     disturbed: Set[int]
-    loud: Set[int]
+    loud: Mapping[str, Set[int]]
 
 
-NOT_JUDGED = Judged(frozenset(), frozenset())
+NOT_JUDGED = Judged(frozenset(), {})
 
 
 def judge_rounds(rounds: Rounds | RoundsRow) -> Judged:
@@ -186,8 +190,12 @@ def judge_rounds(rounds: Rounds | RoundsRow) -> Judged:
     found |= standing_out(stolen, STOLEN_SHARE, USUAL_TIMES) | standing_out(waited, WAITED_SHARE, USUAL_TIMES)
     taken_s = sorted(spin for spins in rounds.spin_s for spin in spins)
     fast_s = taken_s[int(FAST_SPINS * len(taken_s))] if taken_s else 0.0
-    slow = {number for number, spins in enumerate(rounds.spin_s) if max(spins) > LOUD_SPIN * fast_s}
-    return Judged(found, found | slow)
+    loud = {name: set(found) for name in rounds.contestants}
+    for number, (order, spins) in enumerate(zip(rounds.order, rounds.spin_s, strict=True)):
+        for index, spin_s in zip(order, spins, strict=True):
+            if spin_s > LOUD_SPIN * fast_s:
+                loud[rounds.contestants[index]].add(number)
+    return Judged(found, loud)
 
 
 def waited_shares(rounds: RoundsRow) -> list[float]:

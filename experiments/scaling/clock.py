@@ -86,7 +86,7 @@ class ClockResult:
     @property
     def disturbed(self) -> int:
         """Number of rounds on which no verdict may rest."""
-        return len(self.quiet.loud)
+        return len(set().union(*self.quiet.loud.values()))
 
     @property
     def moved(self) -> int:

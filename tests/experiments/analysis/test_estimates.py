@@ -80,11 +80,15 @@ def test_a_verdict_needs_undisturbed_rounds():
     points = made_up(np.random.default_rng(5), 8, placement=1e-4, noise=1e-4, truth=(0.0, 0.0, 0.2))
     assert verdict(Estimates(points).ratio(2, 0)) == "slower"
     loud = {turn for turn in points[0] if turn[0] or turn[2] == 5}
-    few = Estimates(points, loud).ratio(2, 0)
+    few = Estimates(points, dict.fromkeys(points, loud)).ratio(2, 0)
     assert few.low > 1 and few.rounds == 5 and not few.enough
     assert verdict(few) == "undecided" and amount(few) == "not decided: 5 undisturbed rounds, 16 are needed"
     assert estimates.exceeds(few, 1.1) is None and estimates.exceeds(few.inverse(), 1.1) is None
-    many = Estimates(points, {turn for turn in loud if turn[0] > 2}).ratio(2, 0)
+    assert Estimates(points, {1: loud}).ratio(2, 0).enough, (
+        "what disturbs another contestant's turns counts for it alone"
+    )
+    later = {turn for turn in loud if turn[0] > 2}
+    many = Estimates(points, dict.fromkeys(points, later)).ratio(2, 0)
     assert [estimates.exceeds(many, limit) for limit in (1.1, many.value, 1.3)] == [True, None, False]
 
 

@@ -174,7 +174,12 @@ def test_what_does_not_fit_into_memory_is_measured_in_groups():
 def rounds_of(spins, wall_s=0.1, steal=None, pressure=None):
     number = len(spins)
     return SimpleNamespace(
-        spin_s=spins, wall_s=[wall_s] * number, steal_ticks=steal or [0] * number, pressure_us=pressure or [0] * number
+        contestants=["a", "b"],
+        order=[[1, 0]] * number,
+        spin_s=spins,
+        wall_s=[wall_s] * number,
+        steal_ticks=steal or [0] * number,
+        pressure_us=pressure or [0] * number,
     )
 
 
@@ -186,6 +191,16 @@ def test_disturbed_rounds_are_known_by_what_is_the_same_for_all():
     assert judge_rounds(rounds_of(quiet, steal=[0, 5, *[0] * 7])).disturbed == {1}
     assert judge_rounds(rounds_of(quiet, pressure=[0, 0, 50_000, *[0] * 6])).disturbed == {2}
     assert judge_rounds(rounds_of(quiet, pressure=[90_000] * 9)).disturbed == set(), "that is usual here"
+
+
+def test_a_slow_cpu_before_a_turn_counts_against_that_contestant_alone():
+    """Check that load which never ends is held against the turns that it met, by the order of each round."""
+    usual = [[1.0, 1.3], [1.3, 1.0]] * 8  # so that no round stands out; "b" has the first turn
+    judged = judge_rounds(rounds_of([*usual, [1.3, 1.3]]))
+    assert judged.disturbed == set()
+    assert judged.loud == {"b": {*range(1, 16, 2), 16}, "a": {*range(0, 16, 2), 16}}
+    judged = judge_rounds(rounds_of([*[[1.0, 1.0]] * 9, [1.5, 1.0]]))
+    assert judged.disturbed == {9} and judged.loud == {"a": {9}, "b": {9}}
 
 
 def test_disturbed_rounds_are_left_out_where_enough_others_are_left():
