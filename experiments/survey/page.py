@@ -32,7 +32,7 @@ from ..tables import Column, Table
 from ..tables.columns import count_column, percent_column, text_column
 from ..tables.numbers import plural, time
 from .handovers import draw_handovers, read_handovers
-from .stages import INFO, STAGES, Stage
+from .stages import INFO, STAGES, Stage, stages
 
 SURVEY = "survey.json"
 ERRORS = (
@@ -116,7 +116,7 @@ def _is_measured(folder: Path, stage: Stage) -> bool:
 
 
 def _left_out(folder: Path) -> list[str]:
-    names = [stage.name for stage in STAGES if stage.name != "gpu" and not (folder / stage.name / SAMPLES).exists()]
+    names = [stage.name for stage in stages() if not (folder / stage.name / SAMPLES).exists()]
     return [f"Not measured yet: {', '.join(names)}. The same command goes on in this folder."] if names else []
 
 

@@ -14,7 +14,7 @@ from typing import Any
 from ...cython_src.errors import UsageError
 from ...cython_src.lowering.options import AUTO_THREADS
 from ..machine.info import describe_machine
-from ..machine.topology import available_cpus, core_counts
+from ..machine.topology import available_cpus, core_counts, read_topology
 from ..metg.graphs import TaskBenchOptions, task_bench_graphs
 from ..metg.metg import MetgSettings, default_models, measure_metg
 from ..report.files import write_report
@@ -47,12 +47,15 @@ class Stage:
         Of the time of all stages that this machine can run.
     axes : dict
         Keys of a sweep's [grid]; empty: METG.
+    measure : dict
+        Keys of its [measure].
     """
 
     name: str
     title: str
     share: float
     axes: dict[str, Any] = field(default_factory=dict)
+    measure: dict[str, Any] = field(default_factory=dict)
 
 
 STAGES = (
@@ -60,6 +63,13 @@ STAGES = (
     Stage("metg", "What a task costs", 0.10),
     Stage("gpt2_small", "A small transformer", 0.20, {"network": ("gpt2_small",), "batch": (4,)}),
     Stage("resnet18", "A large network", 0.20, {"network": ("resnet18",), "batch": (16,)}),
+    Stage(
+        "spread",
+        "The small network, threads far apart",
+        0.20,
+        {"network": ("cifar10_cnn",), "batch": (64,)},
+        {"bind": "spread"},
+    ),
     Stage("gpu", "A GPU", 0.10, {"network": ("cifar10_cnn",), "batch": (16, 256), "conv": ("direct",)}),
 )
 
@@ -81,8 +91,11 @@ def _runs(model: str) -> bool:
 
 
 def stages() -> tuple[Stage, ...]:
-    """Return the stages that this machine can run."""
-    return STAGES if "gpu_stream" in built_models() and _runs("gpu_stream") else STAGES[:-1]
+    """Return the stages that this machine can run, and that differ there from others."""
+    topology = read_topology()
+    absent = {"spread"} if topology["sockets"] == topology["nodes"] == 1 else set()
+    absent |= set() if "gpu_stream" in built_models() and _runs("gpu_stream") else {"gpu"}
+    return tuple(stage for stage in STAGES if stage.name not in absent)
 
 
 def take_survey(folder: Path, budget_s: float, command: str) -> None:
@@ -130,7 +143,7 @@ def _measure_sweep(stage: Stage, folder: Path, budget_s: float, command: str) ->
         axes |= {"models": tuple(surveyed_models()), "threads": counts}
         if counts[-1] > AUTO_THREADS:
             axes["granularity"] = (f"threads={counts[-1]}",)
-    measure = Measure(budget_s=budget_s, target_s=0.1, warmup_s=0.2, profile_repeats=1)
+    measure = Measure(budget_s=budget_s, target_s=0.1, warmup_s=0.2, profile_repeats=1, **stage.measure)
     out = folder / stage.name
     compared = measure_comparison(Configuration(grid=Grid(**axes), measure=measure), str(out), command)
     if compared.usable:
