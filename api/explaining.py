@@ -278,7 +278,8 @@ def trace(
     measured = {**given, **once(seconds)}
     configuration = configuration_from("Traces of execution models", measured, Path(folder).parent)
     call = f"forktask.trace({', '.join(f'{n}={v!r}' for n, v in given.items())}, out={folder!r})"
-    if not measure_comparison(configuration, folder, call, trace=write_trace_files, iterations=iterations).usable:
+    asked = {"trace": write_trace_files, "iterations": iterations, "adds_sessions": False}
+    if not measure_comparison(configuration, folder, call, **asked).usable:
         raise RuntimeError(f"nothing to trace in {folder}: every model failed, as was said above")
     write_report(folder)
     return Trace(folder)

@@ -87,7 +87,11 @@ def call(arguments: Namespace) -> int:
     )
     configuration = Configuration("Traces of execution models", Grid(**check_axes(axes)), measuring)
     folder = folder_of(arguments)
-    asked = {"iterations": arguments.iterations, "trace": partial(write_trace_files, shown=arguments.show)}
+    asked = {
+        "iterations": arguments.iterations,
+        "adds_sessions": False,
+        "trace": partial(write_trace_files, shown=arguments.show),
+    }
     compared = measure_comparison(configuration, folder, command_line(folder), **asked)
     if not compared.usable:
         return 1

@@ -51,6 +51,7 @@ def measure_comparison(
     quick: bool = False,
     trace: TraceWriter | None = None,
     iterations: int | None = None,
+    adds_sessions: bool = True,
 ) -> Compared:
     """Measure a sweep and all that its report shows, and say on standard error what failed.
 
@@ -65,6 +66,8 @@ def measure_comparison(
         folder, the title and the logs of a plan, it returns sentences about them.
     iterations : int, optional
         Length of each logged run; default: `target_s` long.
+    adds_sessions : bool
+        Whether a folder whose last session is whole gets another one.
 
     Raises
     ------
@@ -77,7 +80,9 @@ def measure_comparison(
         say(configuration.left_out)
     options = configuration.measure
     check_some_fit(configuration.plans(), options.memory_limit)
-    compared = judge(SweepRunner(configuration, out_dir, command, undecided=undecided).run())
+    compared = judge(
+        SweepRunner(configuration, out_dir, command, undecided=undecided, adds_sessions=adds_sessions).run()
+    )
     lines = compared.failures
     if compared.usable:
         if options.simulate:

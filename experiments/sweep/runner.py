@@ -57,6 +57,8 @@ class SweepRunner:
         is no question, so that all are.
     shards : iterable of Shard, optional
         Measure what is missing of these alone, on one node of many; each is asked for when the one before it is done.
+    adds_sessions : bool
+        Whether a folder whose last session is whole gets another one.
     """
 
     configuration: Configuration
@@ -65,6 +67,7 @@ class SweepRunner:
     means: Means = field(default_factory=Means)
     undecided: Callable[[Results], set[str] | None] | None = None
     shards: Iterable[Shard] | None = None
+    adds_sessions: bool = True
 
     def run(self) -> Results:
         """Measure, and return the content of the folder.
@@ -82,6 +85,9 @@ class SweepRunner:
         with ResultsWriter(self.out_dir) as writer:
             results = writer.results
             check_same_networks(results, site.plans)
+            if results.ends_whole and not self.adds_sessions:
+                writer.start(site.run_row(self.command_line))  # raises where the folder holds something else
+                return results
             for number in count(len(results.session_ends) + 1):
                 begun, left, whole = site.clock.now(), self._missing(results), results.ends_whole
                 self._measure_session(site, writer, number, left)

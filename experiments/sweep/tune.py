@@ -16,6 +16,7 @@ from ...cython_src.lowering.lower import lower
 from ...cython_src.lowering.options import AUTO_THREADS, PlanOptions
 from ...cython_src.networks.registry import get_network
 from ..analysis.load import load
+from ..subjects.memory import check_some_fit
 from ..tables import Column, text_table
 from ..tables.columns import count_column, text_column, time_column
 from ..tables.numbers import format_time
@@ -89,7 +90,9 @@ def search_of(grid: Grid, budget: int, seconds: float, **measure: Any) -> Config
     settings = Measure(
         repeats=REPEATS, target_s=seconds, warmup_s=min(1.0, seconds), check_iterations=1, profile=False, **measure
     )
-    ((network, options),) = Configuration(grid=grid, measure=settings).plans()
+    plans = Configuration(grid=grid, measure=settings).plans()
+    check_some_fit(plans, settings.memory_limit)  # candidates of a plan that does not would take minutes
+    ((network, options),) = plans
     found = candidates(network, options, budget, settings.seed, max(grid.threads))
     return Configuration(grid=replace(grid, granularity=tuple(found)), measure=settings)
 

@@ -361,6 +361,8 @@ def test_training_on_a_gpu(fake_gpu, monkeypatch, tmp_path, capsys):
     command = ["train", "--device", "gpu", "--model", "stream", "--data", "synthetic:24", "--batch", "4", "--out", out]
     assert main([*command, "--epochs", "1"]) == 0
     text = (tmp_path / "run" / "epochs.csv").read_text().splitlines()
-    assert text[0].endswith(",resident_bytes,gpu_memory_bytes,gpu_utilisation,usable") and ",0.5," in text[1]
+    assert (
+        text[0].endswith(",resident_bytes,gpu_memory_bytes,gpu_utilisation,epoch_time_s,usable") and ",0.5," in text[1]
+    )
     assert main(["train", "--resume", "--model", "serial", "--threads", "1", "--epochs", "2", "--out", out]) == 2
     assert "must stay on the gpu, got the cpu" in capsys.readouterr().err

@@ -177,7 +177,6 @@ def test_cases_by_name(words, said, capsys, tmp_path, monkeypatch):
     [
         "run {}",
         "compare --tuned {} --batch 8",
-        "tune --out {}",
         "train --start {} --data synthetic:16 --batch 8 --out {}.out",
         "train --network gpt2_tiny --data text:{} --out {}.out",
         "train --network {}:f --out {}.out",
