@@ -31,7 +31,14 @@ def contents() -> str:
     """What leads from the root page to all others."""
     parts = {
         "Guide": ["Overview </README>", "/docs/guide/*"],
-        "Findings": ["/docs/findings", "/docs/studies", "/docs/studies/*", "/docs/site/experiments", "/results/README"],
+        "Findings": [
+            "/docs/findings",
+            "/docs/studies",
+            "/docs/studies/*",
+            "/docs/site/experiments",
+            "/docs/machines",
+            "/results/README",
+        ],
         "Reference": ["/docs/site/api", "/docs/reference/*", "/forkjoin/README", "/tasking/README"],
         "Notes": ["/docs/notes/*", "/CONTRIBUTING", "/CHANGELOG"],
     }
