@@ -19,6 +19,7 @@ from .experiments.metg.graphs import TaskBenchOptions, graph_name, network_graph
 from .experiments.metg.metg import MetgSettings
 from .experiments.results.folder import dated_folder
 from .experiments.sweep.configuration import Grid
+from .experiments.sweep.tuned import BUDGET, MODELS, SECONDS
 from .experiments.training.config import TrainingConfig
 
 if TYPE_CHECKING:
@@ -155,10 +156,10 @@ def metg(
 def tune(
     network: str | Network = "cifar10_cnn",
     *,
-    models: str | Sequence[str] = ("forkjoin", "forkjoin:region=persistent", "taskgraph", "taskiter"),
+    models: str | Sequence[str] = MODELS,
     threads: int | Sequence[int] | None = None,
-    budget: int = 12,
-    seconds: float = 0.3,
+    budget: int = BUDGET,
+    seconds: float = SECONDS,
     seed: int = 0,
     out: str | os.PathLike[str] | None = None,
     **options: Any,

@@ -74,7 +74,7 @@ class Granularity:
         values: dict[str, Any] = {}
         for part in text.split(","):
             key, _, value = part.partition("=")
-            known = key in names and key not in values and "threads" not in values and (key != "threads" or not values)
+            known = key in names and key not in values and not (values and "threads" in (key, *values))
             if not known or not re.fullmatch("[0-9]{1,5}", value) or not 1 <= int(value) <= LARGEST:
                 raise UsageError(
                     f"granularity must be 'auto', 'device' or give threads, or some of images, channels, rows, heads, "

@@ -65,10 +65,15 @@ def call(arguments: Namespace) -> int:
 
 def _report(arguments: Namespace) -> None:
     from ..report.files import report_folder
-    from ..survey.page import is_survey, write_survey
+    from ..survey import is_survey
 
-    if is_survey(Path(arguments.folder)):
-        print(write_survey(Path(arguments.folder)))
+    if is_survey(folder := Path(arguments.folder)):
+        from ..survey.page import SURVEY, write_survey
+
+        if arguments.kind:
+            raise UsageError(f"--format is for a sweep or a study, {arguments.folder!r} holds a survey; leave it out")
+        text = write_survey(folder)
+        print((folder / SURVEY).read_text(encoding="utf-8").rstrip() if arguments.json else text)
         return
     if results := _study(arguments):
         from ..report.figures.style import FORMATS

@@ -26,7 +26,8 @@ def call(arguments: Namespace) -> int:
     """Measure, and write the page, also of what an interrupted survey has."""
     from pathlib import Path
 
-    from ..survey.page import is_survey, write_survey
+    from ..survey import is_survey
+    from ..survey.page import write_survey
     from ..survey.stages import take_survey
 
     folder = Path(folder_of(arguments))

@@ -28,18 +28,23 @@ DESCRIPTION = (
     "Search the granularity at which each execution model is fastest, with the same candidates for each: a sweep, "
     "which leaves a results folder with a report. `forktask compare --tuned DIR` takes the best granularities from it."
 )
-MODELS = ("forkjoin", "forkjoin:region=persistent", "taskgraph", "taskiter")
 
 
 def add_arguments(parser: ArgumentParser) -> None:
+    from ..sweep.tuned import BUDGET, MODELS, SECONDS
+
     add_plan_options(parser, leave_out=("granularity",))
     add_models(parser, MODELS)
     add_threads(parser, default="the physical cores of this process")
     parser.add_argument(
-        "--budget", type=number_from(2, most=10_000), default=12, metavar="N", help="candidates; default: %(default)s"
+        "--budget",
+        type=number_from(2, most=10_000),
+        default=BUDGET,
+        metavar="N",
+        help="candidates; default: %(default)s",
     )
     parser.add_argument(
-        "--seconds", type=positive, default=0.3, metavar="S", help="timed for each; default: %(default)s"
+        "--seconds", type=positive, default=SECONDS, metavar="S", help="timed for each; default: %(default)s"
     )
     parser.add_argument("--seed", type=number_from(0), default=0, help="of the candidates; default: %(default)s")
     add_out(parser, "tune")

@@ -31,8 +31,9 @@ from ..subjects.models import PERSISTENT, TASKITER
 from ..tables import Column, Table
 from ..tables.columns import count_column, percent_column, text_column
 from ..tables.numbers import plural, time
+from . import INFO
 from .handovers import draw_handovers, read_handovers
-from .stages import INFO, STAGES, Stage, stages
+from .stages import STAGES, Stage, stages
 
 SURVEY = "survey.json"
 ERRORS = (
@@ -46,11 +47,6 @@ LIMITS = (
     Column("GB/s", lambda row: f"{row['bandwidth'] / 1e9:.1f}" if row["bandwidth"] else "", True),
     Column("work of single threads", lambda row: f"{row['capacity']:.2f}" if row["capacity"] else "", True),
 )
-
-
-def is_survey(folder: Path) -> bool:
-    """Return whether a folder holds a survey."""
-    return (folder / INFO).exists()
 
 
 def write_survey(folder: Path) -> str:

@@ -25,9 +25,9 @@ from ..subjects.models import DEFAULT_GPU_MODELS, DEFAULT_MODELS, built_models, 
 from ..sweep.comparison import measure_comparison
 from ..sweep.configuration import Configuration, Grid, Measure
 from ..tables.progress import say
+from . import INFO
 from .handovers import HANDOVERS, measure_handovers
 
-INFO = "info.json"
 LEAST_S = 5.0  # without which nothing more is begun
 METG_S = 4.0  # about what METG of a model takes in one process
 # Beside the default models, as far as they can run here.

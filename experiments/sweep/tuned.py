@@ -14,6 +14,10 @@ if TYPE_CHECKING:
     from ..analysis.sweep import Sweep
 
 
+# What a search does unless it is told otherwise: models, granularities for each, and seconds timed.
+MODELS, BUDGET, SECONDS = ("forkjoin", "forkjoin:region=persistent", "taskgraph", "taskiter"), 12, 0.3
+
+
 def problem_id(network: str, options: PlanOptions) -> str:
     """Return the identity of a plan's options without the granularity."""
     return short_id({"network": network, **options.with_changes(granularity="auto").as_dict()})

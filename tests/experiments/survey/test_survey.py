@@ -40,6 +40,9 @@ def test_a_survey_leaves_a_page_and_says_how_far_the_simulator_is_off(small, tmp
     assert len(handovers.read_handovers(tmp_path / "survey")) == 1 and found["limits"][0]["threads"] == 1
     assert (tmp_path / "survey" / "lenet5" / SAMPLES).exists()
     assert main(["report", str(tmp_path / "survey")]) == 0 and capsys.readouterr().out == text
+    assert main(["report", str(tmp_path / "survey"), "--json"]) == 0 and json.loads(capsys.readouterr().out) == found
+    assert main(["report", str(tmp_path / "survey"), "--format", "png"]) == 2
+    assert "--format is for a sweep or a study" in capsys.readouterr().err
 
 
 def test_what_does_not_fit_into_the_time_is_left_out_and_named(small, tmp_path, capsys):
