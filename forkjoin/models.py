@@ -6,6 +6,7 @@ from functools import partial
 from typing import Annotated, Any
 
 from ..cython_src.binding.execution_model import ExecutionModel
+from ..cython_src.errors import UsageError
 from ..cython_src.gpu.options import GpuOptions
 from ..cython_src.records import Record, about
 
@@ -52,6 +53,28 @@ class StarPUOptions(Record):
         ),
     ] = "lws"
     taskwait: Annotated[str, _TASKWAIT] = "none"
+
+
+class OmpSs2Options(Record):
+    """Options of `ompss2`."""
+
+    construct: Annotated[
+        str,
+        about(
+            "`taskiter`: tasks of one iteration are created once in a run, and repeated without a barrier; `tasks`: "
+            "created anew in each iteration",
+            choices=("taskiter", "tasks"),
+        ),
+    ] = "taskiter"
+    taskwait: Annotated[str, _TASKWAIT] = "none"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.construct == "taskiter" and self.taskwait != "none":
+            raise UsageError(
+                f"taskwait must be none with construct=taskiter, which has no barrier, got {self.taskwait}; use "
+                f"construct=tasks"
+            )
 
 
 class HostLoadOptions(Record):
@@ -121,6 +144,7 @@ OPENMP_TASKS = _reference(
 TBB = _reference("tbb", "TBBExecutor", "tbb_flow", barrier="iteration", records=True, colors=("purple",), markers="P")
 TASKFLOW = _reference("taskflow", "TaskflowExecutor", "taskflow_flow", barrier="iteration", records=True, markers="p")
 STARPU = _reference("starpu", "StarPUExecutor", "starpu_tasks", StarPUOptions, colors=("pink",), markers="X")
+OMPSS2 = _reference("ompss2", "OmpSs2Executor", "ompss2_tasks", OmpSs2Options, colors=("0.35",), markers="h")
 # A model of a GPU looks like its twin on the CPU, if it has one.
 GPU_FORKJOIN = _gpu(
     "gpu_forkjoin",

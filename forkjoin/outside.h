@@ -31,6 +31,7 @@ typedef struct OutsideRun {
     const uint8_t *wait_after; /* shape (num_loops,): wait for all tasks after the loop */
     CellLists lists[NUM_LISTS];
     const char *scheduler;
+    int records; /* the tasks of one iteration are created, and the library repeats them */
     /* Where a graph is run, with a wait between iterations; nodes past num_tasks are joins, which run nothing: */
     int32_t num_nodes;
     const int32_t *successor_offsets; /* shape (num_nodes + 1,): edges within an iteration only */

@@ -1,4 +1,4 @@
-"""The plan in other libraries: OpenMP tasks, oneTBB, Taskflow and StarPU, as outside references.
+"""The plan in other libraries: OpenMP tasks, oneTBB, Taskflow, StarPU and OmpSs-2, as outside references.
 
 OpenMP's compiled code runs on any runtime with GCC's interface. LLVM's libomp has it: start the process with LD_PRELOAD
 naming libomp.so (Debian: libomp5, libomp-dev), and ask for `runtime="libomp"`, which refuses to run on anything else.
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import errno as errors_of_system
 import os
+import shutil
 from typing import Any, ClassVar
 
 from ..cython_src.binding.executor_contract import Conduct
@@ -15,10 +16,12 @@ from ..cython_src.errors import MachineError, UsageError
 from ..cython_src.plan.barriers import barrier_after
 from ..cython_src.plan.dependences import record_graph
 from .executor import ForkGuard, LoopExecutor, check_runtime, check_team, enter_openmp, openmp_conduct
-from .models import OPENMP_TASKS, STARPU, TASKFLOW, TBB
+from .models import OMPSS2, OPENMP_TASKS, STARPU, TASKFLOW, TBB
 from .outside_runs import OutsideRuns
 
-TASKFLOW_LOOKS_FOR_SIGNALS_NS = 20_000_000
+LOOKS_FOR_SIGNALS_NS = 20_000_000  # a caller that waits
+# OmpSs-2 keeps its tasks in a file of /dev/shm, up to this size in what was tried.
+SHARED_MEMORY_BYTES = 160 << 20
 
 
 class OutsideExecutor(LoopExecutor):
@@ -133,7 +136,7 @@ class TaskflowExecutor(FlowExecutor):
 
     def conduct(self) -> Conduct:
         """Return what this executor does besides running blocks."""
-        return self._conduct(caller_wakes_ns=TASKFLOW_LOOKS_FOR_SIGNALS_NS, idle_runtime="taskflow")
+        return self._conduct(caller_wakes_ns=LOOKS_FOR_SIGNALS_NS, idle_runtime="taskflow")
 
 
 # StarPU starts once in a process, with these settings, for executors that have the same.
@@ -197,3 +200,64 @@ class StarPUExecutor(OutsideExecutor):
     def _forget(self) -> None:
         super()._forget()
         _open.discard(self)
+
+
+class OmpSs2Executor(OutsideExecutor):
+    """OmpSs-2 tasks over the plan's cells, by NODES on nOS-V: a `taskiter` in each run, or tasks created anew.
+
+    Notes
+    -----
+    The calling thread executes no block: it waits, and looks for signals every 20 ms. The library starts when the first
+    plan of a process is prepared, with one worker on each of its CPUs, and ends with the process.
+    """
+
+    about = OMPSS2
+    guard = ForkGuard("OmpSs-2")
+    _started: ClassVar[list[int] | None] = None  # CPUs of the library's workers in this process
+
+    def __init__(self, num_threads: int, **settings: Any):
+        super().__init__(num_threads, **settings)
+        if self.cpus is None:  # its workers are always pinned
+            self.cpus = sorted(os.sched_getaffinity(0))[:num_threads]
+        if len(set(self.cpus[:num_threads])) < num_threads:
+            raise UsageError(
+                f"ompss2 must have a CPU for each thread, got {num_threads} threads and CPUs {self.cpus}; use fewer "
+                f"threads"
+            )
+
+    def _make(self, bound) -> None:
+        cpus = list(self.cpus[: self.num_threads])
+        if OmpSs2Executor._started not in (None, cpus):
+            raise MachineError(
+                f"OmpSs-2 starts once in a process, and runs here on CPUs {OmpSs2Executor._started}, got {cpus}; start "
+                f"a new process"
+            )
+        if "libnosv" not in os.environ.get("LD_PRELOAD", ""):
+            raise UsageError(
+                "ompss2 must run in a process that preloads nOS-V, got LD_PRELOAD without libnosv.so; set it to "
+                "its path"
+            )
+        if OmpSs2Executor._started is None:
+            free = shutil.disk_usage("/dev/shm").free
+            if free < SHARED_MEMORY_BYTES:
+                raise MachineError(
+                    f"OmpSs-2 must have {SHARED_MEMORY_BYTES >> 20} MiB in /dev/shm, got {free >> 20} MiB; "
+                    f"enlarge it, as by `docker run --shm-size 1g`"
+                )
+            os.environ["NOSV_CONFIG_OVERRIDE"] = (
+                "topology.binding=inherit,shared_memory.isolation_level=process,turbo.enabled=true"
+            )
+        super()._make(bound)
+        OmpSs2Executor._started = cpus
+        if self._runs.team_size != self.num_threads:
+            raise MachineError(
+                f"OmpSs-2 must run {self.num_threads} threads but started {self._runs.team_size}; look at variables of "
+                f"the environment that begin with NOSV_, and for a file nosv.toml in this folder"
+            )
+
+    def _given(self, bound) -> dict[str, Any]:
+        return {**super()._given(bound), "records": self.options.construct == "taskiter"}
+
+    def conduct(self) -> Conduct:
+        """Return what this executor does besides running blocks."""
+        return self._conduct(caller_wakes_ns=LOOKS_FOR_SIGNALS_NS, pinned="at start", idle_runtime="nos-v")

@@ -44,8 +44,8 @@ cdef class OutsideRuns:
     """What a library needs for a bound plan, and runs of it.
 
     `library`: address of its `OutsideLibrary`; `wait_after`, of libraries that create tasks anew: for each loop, wait
-    for all tasks after it; `scheduler`: StarPU's name of a scheduling policy; `graph`, of libraries that run one: not
-    closed. Raises `OSError`: the library could not make ready; `MemoryError` if memory was short.
+    for all tasks after it; `scheduler`: StarPU's name of a scheduling policy; `records`: OmpSs-2 repeats the tasks of
+    one iteration; `graph`, of libraries that run one: not closed. Raises `OSError`: the library could not make ready; `MemoryError` if memory was short.
     """
 
     cdef OutsideRun record
@@ -57,7 +57,7 @@ cdef class OutsideRuns:
         self.session = NULL
 
     def __init__(self, BoundPlan bound, Workers workers, cpus, uintptr_t library, *, wait_after=(), scheduler="",
-                 graph=None):
+                 bint records=False, graph=None):
         cdef int i, error = 0
         table = bound.plan.accesses
         name = scheduler.encode()
@@ -77,6 +77,7 @@ cdef class OutsideRuns:
         if graph is None:
             self.record.wait_after = <const uint8_t *> kept(self.keep, wait_after, np.uint8)
             self.record.scheduler = name
+            self.record.records = records
             for i, (offsets, cells) in enumerate(depend_lists(table)):
                 self.record.lists[i].offsets = <const int32_t *> kept(self.keep, offsets, np.int32)
                 self.record.lists[i].cells = <const int32_t *> kept(self.keep, cells, np.int32)

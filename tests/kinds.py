@@ -37,6 +37,13 @@ def libomp() -> str | None:
     return next(iter(sorted(glob.glob("/usr/lib/*/libomp.so.5") + glob.glob("/usr/lib/llvm-*/lib/libomp.so"))), None)
 
 
+def models_of_this_process() -> list[str]:
+    """Models of the CPU that run in a process into which nothing was preloaded."""
+    from forktask.experiments.subjects.models import built_models, parse_model, process_environment
+
+    return [name for name in built_models() if not process_environment(parse_model(name))]
+
+
 def nvrtc() -> str | None:
     """Path of the CUDA run-time compiler of NVIDIA's wheel."""
     return next(iter(_nvidia_files("libnvrtc.so.*")), None)
@@ -138,6 +145,10 @@ KINDS = {
         "needs a build with Taskflow's headers (CPLUS_INCLUDE_PATH names their folder)", _is_built("taskflow")
     ),
     "starpu": Kind("needs a build with StarPU (Debian: libstarpu-dev)", _is_built("starpu")),
+    "ompss2": Kind(
+        "needs a build with nOS-V and NODES (PKG_CONFIG_PATH, CPATH and LIBRARY_PATH name their folders)",
+        _is_built("ompss2"),
+    ),
     "stranger": Kind(
         "needs an installation from a fresh clone (make stranger)", lambda: bool(os.environ.get("FORKTASK_FRESH_CLONE"))
     ),

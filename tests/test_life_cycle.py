@@ -10,16 +10,17 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from kinds import models_of_this_process
 
 from forktask.cython_src.binding.bind import BlockFailure, bind
 from forktask.cython_src.errors import UsageError
 from forktask.cython_src.graphs.user_graph import TaskRecorder
-from forktask.experiments.subjects.models import MODELS, built_models, make_executor, parse_model
+from forktask.experiments.subjects.models import MODELS, make_executor, parse_model
 from forktask.forkjoin.executor import JoblibExecutor, _Seats
 
 pytestmark = pytest.mark.timeout(60)
 SPECS = [
-    *built_models(),
+    *models_of_this_process(),
     "forkjoin:region=persistent",
     "tasks:taskwait=none",
     "taskgraph:placement=stealing",
@@ -322,7 +323,7 @@ def test_a_new_executor_runs_in_a_forked_process(spec):
 def test_every_model_is_here():
     """Check that no model of the processor is left out, and that a kernel's own exception is named first."""
     assert {parse_model(spec).model.name for spec in SPECS} == {
-        name for name, model in MODELS.items() if model.device == "cpu" and name in built_models()
+        name for name, model in MODELS.items() if model.device == "cpu" and name in models_of_this_process()
     }
 
 

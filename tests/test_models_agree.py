@@ -2,12 +2,12 @@
 
 import numpy as np
 import pytest
-from kinds import LONG
+from kinds import LONG, models_of_this_process
 
 from forktask.cython_src.binding.bind import bind
 from forktask.cython_src.lowering.lower import initialise, lower
 from forktask.experiments.machine.topology import available_cpus, cpu_order
-from forktask.experiments.subjects.models import MODELS, built_models, make_executor
+from forktask.experiments.subjects.models import MODELS, make_executor
 from forktask.experiments.subjects.subject import fill_dataset, result_hashes
 
 STEPS = 20
@@ -22,7 +22,7 @@ SPECS = [
     ),
     *(
         name
-        for name in built_models()
+        for name in models_of_this_process()
         if name not in {"serial", "forkjoin", "tasks", "taskgraph", "taskiter"}
         and MODELS[name].max_threads != 1
         and name != "joblib"

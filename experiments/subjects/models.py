@@ -37,6 +37,7 @@ MODELS: dict[str, ExecutionModel] = {
         forkjoin.TBB,
         forkjoin.TASKFLOW,
         forkjoin.STARPU,
+        forkjoin.OMPSS2,
         forkjoin.GPU_FORKJOIN,
         forkjoin.GPU_STREAM,
         tasking.GPU_TASKS,
@@ -366,13 +367,16 @@ def check_ours(specs: Sequence[ModelSpec]) -> Sequence[ModelSpec]:
 
 
 def process_environment(spec: ModelSpec) -> dict[str, str]:
-    """Return environment variables for a process that runs this model: the OpenMP runtime to preload, if not the usual.
+    """Return environment variables for a process that runs this model: the runtime to preload, if any.
 
     Raises
     ------
     UsageError
         LLVM's libomp was asked for and is not installed.
     """
+    if spec.model is forkjoin.OMPSS2 and spec.model.is_built:  # which has loaded the library that it was built with
+        with open("/proc/self/maps") as maps:
+            return {"LD_PRELOAD": next(line.split()[-1] for line in maps if "/libnosv" in line)}
     if spec.option("runtime", "libgomp") == "libgomp":
         return {}
     folders = ("/usr/lib/*-linux-gnu", "/usr/lib/llvm-*/lib", "/usr/lib64", "/usr/lib", "/usr/local/lib")

@@ -1,4 +1,4 @@
-"""OpenMP tasks, oneTBB, Taskflow and StarPU over the plans of all other executors."""
+"""OpenMP tasks, oneTBB, Taskflow and StarPU over the plans of all other executors; OmpSs-2 has a file of its own."""
 
 import os
 

@@ -2,17 +2,17 @@
 
 import numpy as np
 import pytest
-from kinds import LONG
+from kinds import LONG, models_of_this_process
 from tasking.random_graphs import check, draw, record
 
 from forktask.cython_src.binding.checks import check_orders
 from forktask.cython_src.graphs.joined_loops import join_tasks
-from forktask.experiments.subjects.models import MODELS, built_models
+from forktask.experiments.subjects.models import MODELS
 
 GRAPHS = 400 if LONG else 24
 PARTS = 8  # that run side by side
 SPECS = [
-    *(model for model in built_models() if model != "serial"),
+    *(model for model in models_of_this_process() if model != "serial"),
     "forkjoin:region=persistent",
     "forkjoin:schedule=dynamic",
     "tasks:taskwait=none",

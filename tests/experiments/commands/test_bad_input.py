@@ -12,10 +12,10 @@ from experiments.results.test_faults import run_with_faults
 from experiments.synthetic_results import synthetic_rows, write_rows
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from kinds import models_of_this_process
 
 from forktask.cython_src.binding.executor import BaseExecutor
 from forktask.experiments.commands.main import COMMANDS, main, make_parser
-from forktask.experiments.subjects.models import built_models
 from forktask.experiments.training.checkpoints import read_checkpoint
 
 LIMIT_S = 10  # of CPU time, which other programs do not lengthen; what waits for ever meets the limit of the test
@@ -398,7 +398,9 @@ def test_an_interrupt_is_no_traceback(place, processes):
 
 def test_threads_that_cannot_start(tmp_path, processes):
     """Check a sentence where libraries would abort, exit or fail on their own, and that few threads still run."""
-    models = [name for name in [*built_models(), "forkjoin:region=persistent"] if name not in ("serial", "starpu")]
+    models = [
+        name for name in [*models_of_this_process(), "forkjoin:region=persistent"] if name not in ("serial", "starpu")
+    ]
     calls = [f"train {OPTIONS} {model} --threads {n} --out {model}" for model in models for n in (2000, 2)]
     found = iter(run_with_faults(tmp_path, [(call, "", 0, "little memory") for call in calls]))
     for model, (many, said), (few, failure) in zip(models, found, found, strict=True):

@@ -5,6 +5,7 @@ import itertools
 import numpy as np
 import pytest
 from experiments.synthetic_results import sweep_of, synthetic_rows
+from kinds import models_of_this_process
 
 from forktask.cython_src.binding.bind import EVENT_DTYPE
 from forktask.cython_src.errors import UsageError
@@ -16,7 +17,7 @@ from forktask.experiments.analysis.speeds import speed_table
 from forktask.experiments.report import figures
 from forktask.experiments.sampling.phases import phase_walls, phases_beside
 from forktask.experiments.sampling.profile import measure_profile
-from forktask.experiments.subjects.models import built_models, parse_model
+from forktask.experiments.subjects.models import parse_model
 
 PHASES = ("load", "forward", "backward", "update")
 
@@ -86,7 +87,7 @@ def test_overlap_agrees_with_counting():
 
 
 MODELS = [
-    *built_models(),
+    *models_of_this_process(),
     "forkjoin:region=persistent",
     "forkjoin:schedule=dynamic",
     "tasks:taskwait=loop",

@@ -3,6 +3,7 @@
 import os
 
 import pytest
+from kinds import models_of_this_process
 
 from forktask.cython_src.binding import execution_model
 from forktask.cython_src.binding.bind import bind
@@ -104,7 +105,7 @@ def test_executors_get_their_options():
         assert (executor.options.schedule, executor.options.region) == ("dynamic", "persistent")
 
 
-@pytest.mark.parametrize("name", built_models())
+@pytest.mark.parametrize("name", models_of_this_process())
 def test_every_value_of_the_table_is_taken(name):
     """Check that executors accept each word that a spec may give them (the OpenMP runtime is chosen earlier)."""
     for option, field in MODELS[name].fields.items():

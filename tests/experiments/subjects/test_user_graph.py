@@ -4,15 +4,15 @@ import threading
 
 import numpy as np
 import pytest
+from kinds import models_of_this_process
 
 from forktask import ITERATION, UserGraph
 from forktask.cython_src.binding.bind import BlockFailure
 from forktask.cython_src.errors import UsageError
 from forktask.experiments.examples import own_kernel
-from forktask.experiments.subjects.models import built_models
 from forktask.kernels import KERNEL_ARGS
 
-MODELS = [model for model in built_models() if model != "tbb"]
+MODELS = [model for model in models_of_this_process() if model != "tbb"]
 REPLAYED = [f"{model}:placement={p}" for model in ("taskgraph", "taskiter") for p in ("stealing", "partitioned")]
 KERNELS = """
 #include "cython_src/kernels/interface/block_kernel.h"
@@ -193,7 +193,7 @@ def test_a_thread_does_not_wait_for_a_lock_while_others_are_ready(model):
         graph.run(1, model=model, threads=2)
 
 
-@pytest.mark.parametrize("model", [*built_models(), *REPLAYED])
+@pytest.mark.parametrize("model", [*models_of_this_process(), *REPLAYED])
 @pytest.mark.timeout(60)
 def test_reductions_give_the_same_bits_under_every_model(model):
     """Check sums, products, minima and maxima of many tasks, read in the next iteration, on one to four threads."""

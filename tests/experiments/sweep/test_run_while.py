@@ -2,13 +2,13 @@
 
 import numpy as np
 import pytest
+from kinds import models_of_this_process
 
 from forktask import ITERATION, UserGraph
 from forktask.cython_src.errors import UsageError
-from forktask.experiments.subjects.models import built_models
 
 MODELS = [
-    *built_models(),
+    *models_of_this_process(),
     "taskiter:placement=stealing",
     "taskgraph:barrier=loop",
     "tasks:taskwait=none",

@@ -10,6 +10,7 @@ from types import SimpleNamespace
 import msgspec
 import numpy as np
 import pytest
+from kinds import models_of_this_process
 
 from cython_src import reference
 from forktask.cython_src.errors import UsageError
@@ -19,7 +20,7 @@ from forktask.experiments.commands.main import main
 from forktask.experiments.results.folder import SAMPLES
 from forktask.experiments.results.training_rows import Summary
 from forktask.experiments.subjects.memory import planned_bytes
-from forktask.experiments.subjects.models import MODELS, built_models, parse_model
+from forktask.experiments.subjects.models import MODELS, parse_model
 from forktask.experiments.training import train as training
 from forktask.experiments.training import trainer
 from forktask.experiments.training.checkpoints import read_checkpoint
@@ -74,7 +75,7 @@ def test_models_give_the_same_weights():
     """Check bit-identical weights and history after an epoch, over all models and thread counts."""
     data = load_data(SMALL.data)
     seen = {}
-    for model in built_models():
+    for model in models_of_this_process():
         for threads in (1,) if MODELS[model].max_threads == 1 else (1, 3):
             with Trainer(SMALL.with_changes(model=model, threads=threads), data, 0) as trainer:
                 row = trainer.train_epoch()
