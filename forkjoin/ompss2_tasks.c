@@ -42,7 +42,8 @@ static void run_block_task(void *argument, void *device, nanos6_address_translat
 {
     BlockArguments *a = argument;
     (void)device, (void)table;
-    forktask_run_outside(a->session->run, a->loop, a->block, a->replay, worker_of_cpu[nosv_get_current_logical_cpu()], 0);
+    forktask_run_outside(a->session->run, a->loop, a->block, a->replay, worker_of_cpu[nosv_get_current_logical_cpu()],
+                         0);
     a->replay++; /* taskiter runs the same task again */
     __atomic_fetch_add(&a->session->finished, 1, __ATOMIC_RELAXED);
 }
@@ -108,13 +109,18 @@ static void create_block(Session *s, int loop, int32_t block, int64_t replay)
     nanos6_submit_task(task);
 }
 
+static void create_iteration(Session *s, int64_t replay)
+{
+    for (int l = 0; l < s->run->num_loops; l++)
+        for (int32_t block = 0; block < s->run->loops[l].num_blocks; block++)
+            create_block(s, l, block, replay);
+}
+
 static void record_iteration(void *argument, void *bounds, nanos6_address_translation_entry_t *table)
 {
     Session *s = *(Session **)argument;
     (void)bounds, (void)table;
-    for (int l = 0; l < s->run->num_loops; l++)
-        for (int32_t block = 0; block < s->run->loops[l].num_blocks; block++)
-            create_block(s, l, block, s->first);
+    create_iteration(s, s->first);
 }
 
 static void run_iters(Session *s)
@@ -126,10 +132,14 @@ static void run_iters(Session *s)
         Session **argument = NULL;
         void *task = NULL;
         s->end = s->first + most < last ? s->first + most : last;
-        nanos6_create_iter(&iter_info, &invocation, NULL, sizeof *argument, (void **)&argument, &task,
-                           nanos6_taskiter_task, 0, 0, s->end - s->first, 1);
-        *argument = s;
-        nanos6_submit_task(task);
+        if (s->end - s->first == 1) { /* NODES 1.3 frees the tasks of a taskiter of one iteration before it closes it */
+            create_iteration(s, s->first);
+        } else {
+            nanos6_create_iter(&iter_info, &invocation, NULL, sizeof *argument, (void **)&argument, &task,
+                               nanos6_taskiter_task, 0, 0, s->end - s->first, 1);
+            *argument = s;
+            nanos6_submit_task(task);
+        }
         nanos6_taskwait("taskiter");
     }
 }
