@@ -50,6 +50,15 @@ SPEED = (
     VERDICT,
     text_column("above_one", "why above 100 %"),
 )
+BY_HANDOVER = (
+    text_column("place", "CPUs"),
+    time_column("handover_s", "hand-over"),
+    PLAN,
+    MODEL,
+    ROUNDS,
+    *ratio_columns("time / fork-join"),
+    VERDICT,
+)
 BY_NODE = (
     text_column("node"),
     MODEL,

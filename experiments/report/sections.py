@@ -20,6 +20,7 @@ from ..analysis.costs import cost_table
 from ..analysis.counters import counter_sentences, counter_table
 from ..analysis.estimates import EQUIVALENCE_BAND
 from ..analysis.gpu import gpu_table
+from ..analysis.handovers import handover_table
 from ..analysis.interference import interference_table
 from ..analysis.limits import bound_table, floor_table
 from ..analysis.memory import memory_table
@@ -51,7 +52,7 @@ from .figures import losses as losses_figure
 from .figures import nodes as nodes_figure
 from .how_to_read import DEFINITIONS
 from .verdicts import answers, scope_note
-from .words import conditions, data_warning, gpu_text, order_note, plan_title, t1_text
+from .words import axes_text, conditions, data_warning, gpu_text, order_note, plan_title, t1_text
 
 RAW_DATA = (
     "Beside this page: samples.jsonl, a line for each process and its turns; summary.csv; layers.csv; figures. "
@@ -64,6 +65,10 @@ NAMED_PROBLEMS = 4  # a title that names more takes a page to read
 
 TRACE_FILES = ("gantt.pdf", "losses.pdf", "losses.csv", "trace.json.gz", "trace.prv", "trace.paje")
 
+ELSEWHERE = (
+    "The host moved the CPUs between generations: a hand-over of a cache line tells how far apart they lay. All other "
+    "tables have the place of most generations alone."
+)
 NO_ANSWERS = Table("in_short", (), [])
 
 
@@ -313,11 +318,10 @@ def _comparisons(sweep: Sweep) -> Iterable[Section]:
         )
     overheads = [row for row in records_of(accounting_table(sweep)) if math.isfinite(row["over_expected"])]
     overheads = [{**row, "plan_name": plan_title(sweep, row["plan_id"])} for row in overheads]
-    one_plan = len({row["plan_id"] for row in overheads}) < 2
     yield Section(
         "Overhead: time over the floor and what barriers or tasks cost with empty kernels",
         level=2,
-        tables=[Table("overhead", columns.OVERHEAD if one_plan else (columns.PLAN, *columns.OVERHEAD), overheads)],
+        tables=[Table("overhead", _varying((columns.PLAN, *columns.OVERHEAD), overheads), overheads)],
     )
     own_best = records_of(own_best_table(sweep))
     yield Section(
@@ -328,9 +332,9 @@ def _comparisons(sweep: Sweep) -> Iterable[Section]:
 
 
 def _varying(table_columns: Sequence[Column], rows: Sequence[Mapping[str, Any]]) -> list[Column]:
-    """Return the columns without those that hold the same problem or granularity in every row."""
+    """Return the columns without those that hold the same plan, problem or granularity in every row."""
     constant = {c.heading for c in table_columns if len({c.text(r) for r in rows}) < 2}
-    return [c for c in table_columns if c.heading not in constant & {"problem", "granularity"}]
+    return [c for c in table_columns if c.heading not in constant & {"plan", "problem", "granularity"}]
 
 
 def _closing_sections(sweep: Sweep) -> list[Section]:
@@ -344,7 +348,14 @@ def _closing_sections(sweep: Sweep) -> list[Section]:
     ]
     limits = node_limits(sweep) if len(sweep.nodes) > 1 else []
     environment = [{"entry": name, "value": text} for name, text in leaves(sweep.environment)]
+    places = [{**row, "plan_name": axes_text(sweep, row["plan_id"])} for row in handover_table(sweep)]
     return [
+        Section(
+            "Near and far CPUs",
+            level=2,
+            sentences=[ELSEWHERE] if places else [],
+            tables=[Table("handovers", _varying(columns.BY_HANDOVER, places), places)],
+        ),
         Section(
             "What differs between nodes",
             level=2,

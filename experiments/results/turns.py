@@ -106,19 +106,22 @@ class QuietTimes(NamedTuple):
         Those on which no verdict about a point may rest, as in `Judged`.
     moved : dict
         By (generation, group) that is left out: a hand-over's seconds there, and the usual ones.
+    elsewhere : dict of point to {turn: seconds}
+        Times as `times`, of what `moved` leaves out.
     """
 
     times: dict[Any, dict[Turn, float]]
     disturbed: set[Turn]
     loud: dict[Any, set[Turn]]
     moved: dict[tuple[int, Hashable], tuple[float, float]]
+    elsewhere: dict[Any, dict[Turn, float]]
 
 
 def quiet_times(groups: Iterable[GroupTurns]) -> QuietTimes:
     """Return the step times that ratios are taken of: without disturbed rounds, as `quiet_turns` chooses, and without
     the generations for which the host had moved the CPUs."""
     groups = [*groups]
-    found = QuietTimes({}, set(), {}, moved_groups(groups))
+    found = QuietTimes({}, set(), {}, moved_groups(groups), {})
     for each in groups:
         key = each.generation, each.group
         judged = judge_rounds(each.rounds) if each.rounds else NOT_JUDGED
@@ -126,12 +129,11 @@ def quiet_times(groups: Iterable[GroupTurns]) -> QuietTimes:
         for point, turns in () if each.loaded else each.turns.items():
             own = judged.loud.get(getattr(turns, "config_id", point), judged.disturbed)
             found.loud.setdefault(point, set()).update((*key, number) for number in own)
-        if key in found.moved:
-            continue
+        times_of = found.elsewhere if key in found.moved else found.times
         for point, turns in each.turns.items():
             times = {(*key, number): time for number, time in quiet_turns(turns, judged.disturbed).items() if time > 0}
             if times:
-                found.times.setdefault(point, {}).update(times)
+                times_of.setdefault(point, {}).update(times)
     return found
 
 

@@ -18,6 +18,7 @@ from forktask.experiments.analysis import accounting, speeds
 from forktask.experiments.analysis.accounting import accounting_table, busy_time, inflation, layer_table
 from forktask.experiments.analysis.costs import cost_table
 from forktask.experiments.analysis.gpu import gpu_table
+from forktask.experiments.analysis.handovers import handover_table
 from forktask.experiments.analysis.limits import bound_table, floor_table
 from forktask.experiments.analysis.load import disturbance_warnings, load
 from forktask.experiments.results import rows as result_rows
@@ -264,6 +265,13 @@ def test_generations_that_found_cpus_elsewhere_are_left_out(moved_s, usual_s):
     assert {turn[0] for turns in sweep.turns.values() for turn in turns} == {0, 1, 3, 4, 5, 6, 7, 8}
     (said,) = (text for text in sweep.warnings if "elsewhere" in text)
     assert said.startswith("1 of 9 generations") and f"took {moved_s * 1e9:.0f}" in said
+    assert "generation 2" not in said and {turn[0] for own in sweep.quiet.elsewhere.values() for turn in own} == {2}
+    table = handover_table(sweep)
+    assert {(row["place"], row["generations"], row["model"].name) for row in table} == {
+        (place, 1 if found == moved_s else 8, "tasks")
+        for place, found in zip(("near", "far"), sorted((moved_s, usual_s)), strict=True)
+    }
+    assert handover_table(sweep_of(rows)) == []
     assert not any("elsewhere" in text for text in sweep_of([*rows, *rounds[:2]]).warnings)
     assert len(sweep_of([*rows, *(row | {"interference": 1} for row in rounds)]).turns) == len(sweep.turns)
     two = sweep_of([*(row for row in rows if row.get("repetition", 0) < 2), *rounds[2:0:-1]])
