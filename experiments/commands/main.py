@@ -29,6 +29,7 @@ COMMANDS: tuple[str, ...] = (
     "simulate",
     "diagnose",
     "train",
+    "evaluate",
     "trace",
     "metg",
     "plan",
