@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from argparse import ArgumentParser, Namespace
 
-from .arguments import add_device, add_fields, add_json, add_out, folder_of, given, progress_printer, texts
+from .arguments import add_device, add_fields, add_json, add_out, folder_of, given, progress_printer
 
 HELP = "accuracy of given weights on a data set, and the time of each kind of layer"
 DESCRIPTION = (
@@ -18,7 +18,7 @@ FIELDS = (
 
 
 def add_arguments(parser: ArgumentParser) -> None:
-    from ...cython_src.lowering.options import CONV_OPTIONS
+    from ...cython_src.lowering.options import PlanOptions
     from ...cython_src.records import fields
     from ..training.config import TrainingConfig
     from ..training.evaluate import EvaluationSettings
@@ -26,13 +26,7 @@ def add_arguments(parser: ArgumentParser) -> None:
     add_fields(parser, EvaluationSettings)
     others = tuple(field.name for field in fields(TrainingConfig) if field.name not in FIELDS)
     add_fields(parser, TrainingConfig, leave_out=others, bind="close", batch=100, fusion="none")
-    parser.add_argument(
-        "--conv",
-        type=texts,
-        default=("auto",),
-        metavar="FORM[,FORM...]",
-        help=f"forms of convolutions, each in turn: {', '.join(CONV_OPTIONS)}; default: auto",
-    )
+    add_fields(parser, PlanOptions, leave_out=tuple(f.name for f in fields(PlanOptions) if f.name != "conv"), axes=True)
     parser.add_argument("--oversubscribe", action="store_true", help="allow more threads than CPUs")
     add_device(parser)
     add_out(parser, "evaluations")
@@ -48,10 +42,11 @@ def call(arguments: Namespace) -> int:
     from ..training.evaluate import EvaluationSettings, evaluate, evaluation_text
     from ..training.train import configure
 
-    asked = {**given(arguments, TrainingConfig), "conv": arguments.conv[0], "out": folder_of(arguments)}
+    forms = getattr(arguments, "conv", (TrainingConfig().conv,))
+    asked = {**given(arguments, TrainingConfig), "conv": forms[0], "out": folder_of(arguments)}
     config = configure(asked, False, arguments.device, arguments.oversubscribe)
     settings = EvaluationSettings(**given(arguments, EvaluationSettings))
-    rows = evaluate(config, arguments.conv, settings, progress_printer(arguments))
+    rows = evaluate(config, forms, settings, progress_printer(arguments))
     as_json = msgspec.json.format(msgspec.json.encode(rows), indent=1).decode()
     print(as_json if arguments.json else evaluation_text(rows, config, get_network(config.network)))
     return 0

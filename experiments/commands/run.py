@@ -31,7 +31,7 @@ def add_arguments(parser: ArgumentParser) -> None:
     sweeps, studies = (", ".join(path.stem for path in shipped(kind)) for kind in ("sweep", "study"))
     parser.epilog = (
         f"Shipped sweeps: {sweeps}; studies: {studies}. Keys of [grid]: {', '.join(AXES)}; of [measure]: "
-        f"{', '.join(f.name for f in keys(Measure))}; of [quick]: models; of [slurm]: "
+        f"{', '.join(f.name for f in keys(Measure))}; of [quick]: those of [grid]; of [slurm]: "
         f"{', '.join(f.name for f in keys(SlurmOptions))}; of [train]: the options of `forktask train`."
     )
     parser.add_argument(

@@ -60,7 +60,7 @@ class ProgressBar:
         elapsed = now - self._start
         left = f"{format_seconds(elapsed * (1 - fraction) / fraction)} left" if fraction > 0 else ""
         if not self.visible:
-            parts = [f"{100 * fraction:.0f} %", left, note]
+            parts = [f"{100 * fraction:.0f} %" if self.total else "", left, note]
             say(f"{self.label}: {', '.join(part for part in parts if part)}")
             self._said = now
             return
