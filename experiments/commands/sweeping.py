@@ -87,7 +87,7 @@ def report_on(compared, configuration, out_dir: str, arguments: Namespace) -> in
         return 0 if compared.complete else 1
     for conv in configuration.grid.conv if configuration.uses_gpu else ():
         say(describe_gpu_convolutions(conv))
-    print(report_folder(out_dir, arguments.json, answers_only=True))
+    print(report_folder(out_dir, arguments.json))
     return 0 if compared.complete else 1
 
 
