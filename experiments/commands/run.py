@@ -55,6 +55,17 @@ def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("--script", action="store_true", help="of --on slurm: write the batch script, submit nothing")
     parser.add_argument("--detach", action="store_true", help="of --on slurm: submit, and do not wait")
     add_output(parser)
+    parser.elsewhere = _key_of_the_file
+
+
+def _key_of_the_file(word: str) -> str:
+    """Say where a word belongs that is a key of files, and no argument."""
+    from ..sweep.configuration import AXES, Measure
+    from ..sweep.configuration import fields as keys
+
+    name = word.removeprefix("--").replace("-", "_")
+    table = "[grid]" if name in AXES else "[measure]" if name in {f.name for f in keys(Measure)} else ""
+    return f"; {name} is a key of the table {table} in the file: change it in a copy of the file" if table else ""
 
 
 def call(arguments: Namespace) -> int:

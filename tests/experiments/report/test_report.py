@@ -345,3 +345,13 @@ def test_a_report_prints_the_answers_and_the_rest_where_it_is_asked_for(tmp_path
     path, _, text = capsys.readouterr().out.partition("\n")
     assert path.endswith("phases.pdf") and "Phases of a step" in text and "Every model" not in text
     assert not [path.name for path in (folder / "figures").iterdir() if set("=,") & set(path.name)]
+
+
+def test_a_title_names_a_network_once():
+    """Check the title of one problem, of several, and of those that share no word."""
+    forms = ({"weight_gradients": "chain"}, {"weight_gradients": "partial"})
+    rows = synthetic_rows(models=("serial", "forkjoin"), options=forms, slowdowns=(1.0, 1.2), repeats=3)
+    title = sections.build(sweep_of(rows)).title
+    assert title == "cifar10_cnn, batch 64, train: weight gradients chain, partial"
+    (one,) = {sections.build(sweep_of(synthetic_rows(repeats=3))).title}
+    assert one.startswith("cifar10_cnn, batch 64, train") and ":" not in one
