@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -270,7 +270,7 @@ def compare(
     out : path, optional
         Results folder; default: results/<date and time>.
     quick : bool
-        Reduce all sizes and measure one repetition: a check that it works.
+        Measure one short repetition: a check that it works.
     title : str
         Title of the report.
     **settings
@@ -300,6 +300,8 @@ def compare(
         given["batch"] = batch
     folder = dated_folder("results") if out is None else os.fspath(out)
     configuration = configuration_from(title, budgeted(given), Path(folder).parent)
+    most = {"threads": (max(configuration.grid.threads),)} if threads == "cores" else {}
+    configuration = replace(configuration, quick_axes=most)
     if configuration.uses_gpu:
         raise UsageError(f"compare() compares models of the CPU, got {models!r}; use `forktask compare --device gpu`")
     shown = {name: value for name, value in given.items() if name not in ("models", "threads")}

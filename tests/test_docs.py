@@ -23,6 +23,7 @@ import pytest
 from forktask.cython_src.binding.execution_model import ExecutionModel
 from forktask.experiments.analysis.estimates import LEAST_ROUNDS, MIN_GENERATIONS
 from forktask.experiments.commands.main import COMMANDS, FAULT_EXIT, UNSOUND_EXIT, USAGE_EXIT, make_parser
+from forktask.experiments.results.grids import shipped
 from forktask.experiments.subjects.models import parse_models
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -178,6 +179,13 @@ def test_notes_begin_with_what_was_found():
         assert re.search(r"^\*\*Measured\*\* 2026-\d\d-\d\d", note.read_text(), re.MULTILINE), name_of(note)
     for page in (ROOT / "docs" / "studies").glob("*.md"):
         assert len(page.read_text().splitlines()) <= 60, name_of(page)
+
+
+def test_the_page_of_studies_says_how_long_each_takes():
+    """Check that every shipped sweep and study has a line with its duration and what of it was published."""
+    table = (ROOT / "docs/studies.md").read_text().partition("## How long each takes")[2].partition("\n## ")[0]
+    named = set(re.findall(r"`(\w+)`", "".join(line.split("|")[1] for line in table.splitlines() if line[:1] == "|")))
+    assert named == {path.stem for kind in ("sweep", "study") for path in shipped(kind)}
 
 
 def test_each_finding_names_its_source():

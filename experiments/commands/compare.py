@@ -74,7 +74,12 @@ def configuration_of(arguments: Namespace):
     measure = given(arguments, Measure)
     if arguments.budget is not None:
         measure["budget_s"] = float(arguments.budget)
-    return Configuration(grid=Grid(**check_axes(axes)), measure=measure_given(budgeted(measure), "the arguments"))
+    grid = Grid(**check_axes(axes))
+    return Configuration(
+        grid=grid,
+        measure=measure_given(budgeted(measure), "the arguments"),
+        quick_axes={"threads": (max(grid.threads),)} if arguments.threads == "cores" else {},
+    )
 
 
 def call(arguments: Namespace) -> int:

@@ -29,6 +29,7 @@ COMMANDS: tuple[str, ...] = (
     "simulate",
     "diagnose",
     "train",
+    "evaluate",
     "trace",
     "metg",
     "plan",
@@ -46,6 +47,7 @@ class Parser(argparse.ArgumentParser):
 
     declare: Callable[[argparse.ArgumentParser], None] | None = None
     commands: argparse._SubParsersAction | None = None
+    elsewhere: Callable[[str], str] = staticmethod(lambda word: "")  # where a word belongs that is no argument here
 
     def parse_known_args(self, args=None, namespace=None):
         declare, self.declare = self.declare, None
@@ -53,7 +55,8 @@ class Parser(argparse.ArgumentParser):
             declare(self)
         found, rest = super().parse_known_args(args, namespace)
         if rest:  # refused here and not by the parser above, which does not know the options
-            meant = did_you_mean(rest[0].partition("=")[0], self._option_string_actions)
+            word = rest[0].partition("=")[0]
+            meant = self.elsewhere(word) or did_you_mean(word, self._option_string_actions)
             self.error(f"no such argument: {' '.join(rest)}{meant}")
         return found, rest
 

@@ -11,7 +11,7 @@ from .arguments import add_json, show, texts
 
 HELP = "what a results folder holds: tables, figures and page, one figure, exports, another folder beside it"
 DESCRIPTION = (
-    "Write summary.csv, figures/ and report.html again from samples.jsonl, and print the tables; or what one of the "
+    "Write summary.csv, figures/ and report.html again from samples.jsonl, and print the answers; or what one of the "
     "options asks for in place of that."
 )
 _EXPORTS = {
@@ -25,7 +25,10 @@ _EXPORTS = {
 
 def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("folder", metavar="DIR", help="results folder of compare, run or trace")
-    parser.add_argument("--figure", metavar="NAME", help="one figure: speedup, phases, layers, batch, gantt, ...")
+    parser.add_argument("--all", action="store_true", help="print all tables, which the page has too")
+    parser.add_argument(
+        "--figure", metavar="NAME", help="one figure, and its table: speedup, phases, layers, batch, gantt, ..."
+    )
     parser.add_argument("--column", help="of --figure: double (7 in, default) or single (3.3 in)")
     parser.add_argument("--format", dest="kind", help="of --figure: pdf (default), svg or png; else of all figures too")
     parser.add_argument(
@@ -53,7 +56,7 @@ def call(arguments: Namespace) -> int:
         raise UsageError(f"one part of a report is written at a time, got {asked}; give a command for each")
     part = parts[0] if parts else ""
     write, belonging = _PARTS[part]
-    for name in ("column", "kind", "plan", "no_title", "models", "names", "file", "json"):
+    for name in ("all", "column", "kind", "plan", "no_title", "models", "names", "file", "json"):
         if getattr(arguments, name) and name not in belonging:
             homes = [_OPTIONS[other] for other, (_, names) in _PARTS.items() if name in names]
             raise UsageError(
@@ -70,8 +73,8 @@ def _report(arguments: Namespace) -> None:
     if is_survey(folder := Path(arguments.folder)):
         from ..survey.page import SURVEY, write_survey
 
-        if arguments.kind:
-            raise UsageError(f"--format is for a sweep or a study, {arguments.folder!r} holds a survey; leave it out")
+        if option := "--format" if arguments.kind else "--all" if arguments.all else "":
+            raise UsageError(f"{option} is for a sweep or a study, {arguments.folder!r} holds a survey; leave it out")
         text = write_survey(folder)
         print((folder / SURVEY).read_text(encoding="utf-8").rstrip() if arguments.json else text)
         return
@@ -81,10 +84,11 @@ def _report(arguments: Namespace) -> None:
 
         if arguments.kind:  # a study's figures are drawn in all of them
             check_choice("--format", arguments.kind, FORMATS)
-        text = write_study_report(results, Path(arguments.folder))
+        text = write_study_report(results, Path(arguments.folder), arguments.all)
         print(json.dumps(as_json(results), indent=1) if arguments.json else text)
         return
-    print(report_folder(arguments.folder, arguments.json, [arguments.kind] if arguments.kind else ()))
+    formats = [arguments.kind] if arguments.kind else ()
+    print(report_folder(arguments.folder, arguments.json, formats, arguments.all))
 
 
 def _study(arguments: Namespace):
@@ -99,7 +103,7 @@ def _study(arguments: Namespace):
 
 
 def _figure(arguments: Namespace) -> None:
-    from ..report.files import draw_folder
+    from ..report.files import draw_folder, figure_tables
 
     form = {
         "column": arguments.column or "double",
@@ -121,6 +125,8 @@ def _figure(arguments: Namespace) -> None:
         print(draw_study(results, Path(arguments.folder), arguments.figure, **form))
     else:
         print(draw_folder(arguments.folder, arguments.figure, plan=arguments.plan, **form))
+        if tables := figure_tables(arguments.folder, arguments.figure, arguments.plan):
+            print(f"\n{tables.rstrip()}")
 
 
 def _against(arguments: Namespace) -> None:
@@ -137,10 +143,12 @@ def _exports(arguments: Namespace) -> None:
 
 # Name of the part's argument -> what writes it, and the arguments that belong to it; "": the whole.
 _PARTS = {
-    "": (_report, ("kind", "json")),
+    "": (_report, ("all", "kind", "json")),
     "figure": (_figure, ("column", "kind", "plan", "no_title", "models", "names", "file")),
     "against": (_against, ("file", "json")),
     "kinds": (_exports, ()),
 }
 _OPTIONS = {"": "the whole report", "kinds": "exports", "kind": "--format", "no_title": "--no-title"}
-_OPTIONS |= {name: f"--{name}" for name in ("figure", "against", "column", "plan", "models", "names", "file", "json")}
+_OPTIONS |= {
+    name: f"--{name}" for name in ("all", "figure", "against", "column", "plan", "models", "names", "file", "json")
+}

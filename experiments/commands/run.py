@@ -31,7 +31,7 @@ def add_arguments(parser: ArgumentParser) -> None:
     sweeps, studies = (", ".join(path.stem for path in shipped(kind)) for kind in ("sweep", "study"))
     parser.epilog = (
         f"Shipped sweeps: {sweeps}; studies: {studies}. Keys of [grid]: {', '.join(AXES)}; of [measure]: "
-        f"{', '.join(f.name for f in keys(Measure))}; of [quick]: models; of [slurm]: "
+        f"{', '.join(f.name for f in keys(Measure))}; of [quick]: those of [grid]; of [slurm]: "
         f"{', '.join(f.name for f in keys(SlurmOptions))}; of [train]: the options of `forktask train`."
     )
     parser.add_argument(
@@ -55,6 +55,17 @@ def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("--script", action="store_true", help="of --on slurm: write the batch script, submit nothing")
     parser.add_argument("--detach", action="store_true", help="of --on slurm: submit, and do not wait")
     add_output(parser)
+    parser.elsewhere = _key_of_the_file
+
+
+def _key_of_the_file(word: str) -> str:
+    """Say where a word belongs that is a key of files, and no argument."""
+    from ..sweep.configuration import AXES, Measure
+    from ..sweep.configuration import fields as keys
+
+    name = word.removeprefix("--").replace("-", "_")
+    table = "[grid]" if name in AXES else "[measure]" if name in {f.name for f in keys(Measure)} else ""
+    return f"; {name} is a key of the table {table} in the file: change it in a copy of the file" if table else ""
 
 
 def call(arguments: Namespace) -> int:

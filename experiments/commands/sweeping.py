@@ -38,7 +38,11 @@ def add_output(parser: ArgumentParser) -> None:
         metavar="TIME",
         help="of several sessions: from the start of one to that of the next, such as 20min or 2h; default: 20min",
     )
-    parser.add_argument("--quick", action="store_true", help="small sizes and few repeats: a check that it works")
+    parser.add_argument(
+        "--quick",
+        action="store_true",
+        help="one short repetition, of a file with the small sizes in its place: a check that it works",
+    )
 
 
 def print_expected(configuration, arguments: Namespace) -> int:
@@ -83,7 +87,7 @@ def report_on(compared, configuration, out_dir: str, arguments: Namespace) -> in
         return 0 if compared.complete else 1
     for conv in configuration.grid.conv if configuration.uses_gpu else ():
         say(describe_gpu_convolutions(conv))
-    print(report_folder(out_dir, arguments.json, answers_only=True))
+    print(report_folder(out_dir, arguments.json))
     return 0 if compared.complete else 1
 
 

@@ -24,7 +24,7 @@ from .figures.style import COLUMN_WIDTH_IN, FIGURE_FOLDER, FORMATS, figure_path,
 from .gantt import draw_traces
 from .render_html import DrawnFigure, render_html
 from .render_json import render_json
-from .render_text import render_answers, render_text
+from .render_text import render_answers, render_figure, render_text
 from .sections import Report, build
 from .words import plan_title
 
@@ -40,12 +40,12 @@ def figure_stem(sweep: Sweep, plan_id: str, figure: str) -> str:
         return figure
     record = sweep.named[plan_id]
     named = (*("network", "batch", "phase", GRANULARITY), INTERFERENCE)
-    swept = [f"{axis}={value_text(record[axis])}" for axis in sweep.axes if axis not in named]
+    swept = [f"{axis}_{value_text(record[axis])}" for axis in sweep.axes if axis not in named]
     cut = [f"batch{record['batch']}", record["phase"], record[GRANULARITY]] if record["phase"] else []
     words = [figure, record["network"], *cut, *swept]
     if record[INTERFERENCE]:
         words.append(f"hogs{record[INTERFERENCE]}")
-    return re.sub(r"[^A-Za-z0-9_.=-]+", "_", "-".join(words)).strip("_-")
+    return re.sub(r"[^A-Za-z0-9_.-]+", "_", "-".join(words)).strip("_-")
 
 
 def write_report(out_dir: str | os.PathLike, formats: Sequence[str] = ()) -> Path:
@@ -115,9 +115,9 @@ def _gantt(sweep: Sweep, plan_id: str, out_dir: Path) -> list[DrawnFigure]:
 
 
 def report_folder(
-    out_dir: str | os.PathLike, as_json: bool = False, formats: Sequence[str] = (), answers_only: bool = False
+    out_dir: str | os.PathLike, as_json: bool = False, formats: Sequence[str] = (), whole: bool = False
 ) -> str:
-    """Write the report of a folder, and return its tables, as text or JSON, or its answers; see `write_report`."""
+    """Write the report of a folder, and return its answers, or as text or JSON all of it; see `write_report`."""
     for kind in formats:
         check_choice("--format", kind, FORMATS)
     sweep = load(out_dir)
@@ -126,7 +126,7 @@ def report_folder(
     page = write_sweep(sweep, report, Path(out_dir), formats)
     if as_json:
         return json.dumps({**render_json(report), "report": str(page)}, indent=1)
-    return f"{(render_answers if answers_only else render_text)(report)}\nReport: {page}"
+    return f"{(render_text if whole else render_answers)(report)}\nReport: {page}"
 
 
 def draw_folder(
@@ -179,6 +179,12 @@ def draw_folder(
     path = figure_path(folder, stem, column, kind, out)
     save_asked(drawn, path, text)
     return path
+
+
+def figure_tables(folder: str | os.PathLike, figure: str, plan: str | None = None) -> str:
+    """Return the tables that the page shows with a figure, as text; empty where it has none."""
+    sweep = load(folder)
+    return render_figure(build(sweep), figure, chosen_plan(sweep, plan)) if figure != GANTT else ""
 
 
 def chosen_plan(sweep: Sweep, prefix: str | None) -> str:

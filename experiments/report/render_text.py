@@ -25,11 +25,22 @@ def render_answers(report: Report) -> str:
     lines += ["", *failures[:MOST_WARNINGS], *report.notes, *report.warnings[:MOST_WARNINGS]]
     if (more := sum(max(0, len(said) - MOST_WARNINGS) for said in (failures, report.warnings))) > 0:
         lines.append(f"({more} more on the page)")
-    return "\n".join(lines).rstrip() + "\n\nTimes, efficiencies, losses, bounds: `forktask report DIR`, or the page.\n"
+    return (
+        "\n".join(lines).rstrip()
+        + "\n\nTimes, efficiencies, losses, bounds: `forktask report DIR --all`, or the page.\n"
+    )
 
 
-def render_text(report: Report) -> str:
-    """Return all tables and sentences, as `report` prints them."""
+def render_figure(report: Report, figure: str, plan_id: str) -> str:
+    """Return the tables beside which the page shows a figure of a plan, or the answers."""
+    if figure == report.first:
+        return render_answers(report)
+    shown = [s for s in report.sections if figure in s.figures and s.plan_id == plan_id and not s.empty]
+    return "\n".join(line for section in shown for line in _section(section))
+
+
+def render_text(report: Report, whole: bool = False) -> str:
+    """Return tables and sentences; `whole`: those too that a terminal does not show otherwise."""
     lines = [*report.notes, ""] if report.notes else []
     if report.answers.rows:
         lines += [
@@ -40,7 +51,7 @@ def render_text(report: Report) -> str:
             "",
         ]
     for section in report.sections:
-        if section.in_terminal and not section.empty:
+        if (section.in_terminal or whole) and not section.empty:
             lines += _section(section)
     lines += report.warnings
     return "\n".join(lines).rstrip() + "\n"

@@ -7,6 +7,7 @@ name in the section that shows it.
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -44,7 +45,7 @@ from ..results.nodes import leaves
 from ..subjects.models import SERIAL
 from ..tables import Column, Table
 from ..tables.columns import USABLE, text_column
-from ..tables.numbers import format_time
+from ..tables.numbers import format_time, plural
 from . import columns
 from .figures import ladder as ladder_figure
 from .figures import left_out
@@ -60,9 +61,7 @@ RAW_DATA = (
     "...)."
 )
 JUDGING = ("answer", "verdict")  # headings of columns of verdicts
-NAMED_PROBLEMS = 4  # a title that names more takes a page to read
-
-
+PARTS = re.compile(r", (?![^()]*\))")  # of a problem's name: commas in parentheses part no words
 TRACE_FILES = ("gantt.pdf", "losses.pdf", "losses.csv", "trace.json.gz", "trace.prv", "trace.paje")
 
 ELSEWHERE = (
@@ -201,13 +200,15 @@ def build(sweep: Sweep) -> Report:
 
 
 def _title(sweep: Sweep) -> str:
-    """Return the names of a sweep's problems, or what its plans differ by where they are many."""
+    """Return the name of a sweep's problem; of several what they share, and what they differ by."""
     problems = list(dict.fromkeys(sweep.problem_name(p) for p in sweep.plan_ids()))
-    if len(problems) <= NAMED_PROBLEMS:
-        return "; ".join(problems) or "no samples"
+    if len(problems) < 2:
+        return "".join(problems) or "no samples"
+    words = [PARTS.split(name) for name in problems]
+    shared = ", ".join(word for word in words[0] if all(word in others for others in words))
     values = {axis: dict.fromkeys(value_text(sweep.named[p][axis]) for p in sweep.plan_ids()) for axis in sweep.axes}
     differing = "; ".join(f"{axis_label(axis)} {', '.join(values[axis])}" for axis in values)
-    return f"{len(sweep.plan_ids())} plans: {differing}"
+    return f"{shared or plural(len(problems), 'plan')}: {differing}"
 
 
 def _sections_of_models(sweep: Sweep, plan_id: str) -> Iterable[Section]:

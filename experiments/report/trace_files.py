@@ -17,7 +17,7 @@ from ..results.files import write_atomically, write_table
 from ..traces.paje import write_paje
 from ..traces.paraver import write_paraver
 from ..traces.perfetto import write_perfetto
-from ..traces.sweep import SHOWN
+from ..traces.sweep import LOSSES_TABLE, SHOWN
 from .figures.losses import draw_traced, losses_caption
 from .figures.style import FORMATS, save
 from .gantt import draw_gantt, gantt_text
@@ -49,8 +49,8 @@ def write_trace_files(folder: str | os.PathLike, title: str, logs: Sequence[Even
     try:
         said.append(_save(folder, "gantt", partial(draw_gantt, windows, title=title), gantt_text(windows, title)))
         found = all_losses(logs)
-        write_table(folder / "losses.csv", as_table(found))
-        said.append(f"{folder / 'losses.csv'}: seconds by model, phase and layer")
+        write_table(folder / LOSSES_TABLE, as_table(found))
+        said.append(f"{folder / LOSSES_TABLE}: seconds by model, phase and layer")
         rows = as_rows(found)
         caption = f"{title}. {' '.join(losses_caption(rows))}\n"
         said.append(_save(folder, "losses", partial(draw_traced, rows, title=title), caption))

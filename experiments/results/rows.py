@@ -22,16 +22,16 @@ from ..machine.topology import BINDS
 from ..subjects.models import ModelSpec, model_in_file
 from .nodes import NODES, NOWHERE, Node
 from .parts import Part, Row, says
-from .training_rows import EpochRow, StudyRow, TrainedRow
+from .training_rows import EpochRow, EvaluatedRow, StudyRow, TrainedRow
 
 Times = dict[str, Amount]
 ByThreads = dict[Digits, Positive]
-Holds = Literal["samples", "metg", "training", "study"]
+Holds = Literal["samples", "metg", "training", "study", "evaluation"]
 # The command that shows what a folder holds.
 SHOWN_BY = {
     **dict.fromkeys(("samples", "study"), "forktask report {folder}"),
     "training": "forktask train --resume --out {folder}",
-    "metg": "{command}",
+    **dict.fromkeys(("metg", "evaluation"), "{command}"),
 }
 PAGES = "policy, bytes on each NUMA node, and why the kernel refused it, if it did; null: one node"
 OF_NODE = "where: `host`, `scheduler` (the scheduler's name of the node, or empty) and `boot_id`"
@@ -613,6 +613,7 @@ AnyRow = (
     | DurationsRow
     | EpochRow
     | TrainedRow
+    | EvaluatedRow
     | StudyRow
 )
 KINDS: dict[str, type[Row]] = {kind.__struct_config__.tag: kind for kind in get_args(AnyRow)}

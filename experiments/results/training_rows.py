@@ -62,6 +62,19 @@ class TrainedRow(Row, frozen=True, kw_only=True, tag="trained"):
     parameters_sha256: Annotated[Name, says("hash of their values")]
 
 
+class EvaluatedRow(Row, frozen=True, kw_only=True, tag="evaluated"):
+    """Given weights, evaluated on samples with one form of convolutions: the passes of `forktask evaluate`."""
+
+    conv: Annotated[Name, says("form of the convolutions")]
+    samples: Annotated[Number, says("that each pass evaluates")]
+    loss: Annotated[Real, says("mean over the samples")]
+    accuracy: Annotated[Real, says("part of the samples whose answer is right")]
+    time_s: Annotated[list[Amount], Meta(min_length=1), says("of each pass")]
+    layer_s: Annotated[
+        dict[str, list[Amount]], says("by layer: in blocks, sum over threads, of each pass; empty on a GPU")
+    ]
+
+
 class Summary(Part, frozen=True, kw_only=True):
     """A training with all of its seeds."""
 

@@ -83,7 +83,7 @@ class Schedule:
     def run(self, jobs: Iterable[Job], total: int = 0) -> None:
         """Measure all jobs; `total`: how many there are, where that is known."""
         stage = ""
-        with ProgressBar(total, self._label, lines=False) as self._bar:
+        with ProgressBar(total, self._label) as self._bar:
             for number, job in enumerate(jobs):
                 if not self._bar.visible and job.stage != stage:
                     self.say(job.stage + (f": {number} of {total} done" if total and number else ""))

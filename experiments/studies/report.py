@@ -103,7 +103,9 @@ def build(results: StudyResults) -> Report:
         _section("Memory", [MEMORY_SAID], Table("memory", _memory_columns(results), memory_table(results))),
         Section("Loading image files", 2, sentences=[LOADING_SAID] if results.loading else [], tables=loading),
         Section("Curves", 2, figures=tuple(FIGURES), plan_id="study", in_terminal=False),
-        _section("Epochs", [], Table("epochs", _epoch_columns(results), epoch_medians(results))),
+        replace(
+            _section("Epochs", [], Table("epochs", _epoch_columns(results), epoch_medians(results))), in_terminal=False
+        ),
         _section("What did not run or did not fit", [], Table("failures", failure_columns, failures(results))),
         Section(
             "Environment",
@@ -132,8 +134,8 @@ def _section(title: str, sentences: list[str], table: Table) -> Section:
     return Section(title, 2, sentences=sentences if table.rows else [], tables=[table])
 
 
-def write_study_report(results: StudyResults, out: Path) -> str:
-    """Write epochs.csv, runs.csv, the figures and report.html; return the report's text.
+def write_study_report(results: StudyResults, out: Path, whole: bool = False) -> str:
+    """Write epochs.csv, runs.csv, the figures and report.html; return the report's text, `whole` with every epoch.
 
     Raises
     ------
@@ -159,7 +161,7 @@ def write_study_report(results: StudyResults, out: Path) -> str:
         drawn.append(DrawnFigure("study", name, svg, found[1]))
     write_atomically(out / "report.html", render_html(report, drawn))
     write_atomically(out / "report.json", json.dumps(render_json(report), indent=1) + "\n")
-    return render_text(report) + f"{out}: report.html, runs.csv, epochs.csv, figures\n"
+    return render_text(report, whole) + f"{out}: report.html, runs.csv, epochs.csv, figures\n"
 
 
 def _caption_file(results: StudyResults, report: Report, caption: str) -> str:

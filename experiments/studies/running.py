@@ -198,7 +198,7 @@ def _run_loadings(study: Study, writer: ResultsWriter, report: Callable[[str], N
     for job in loading_jobs(study):
         if any(_is_of(row, job) for row in writer.results.of(LoadingRow)):
             continue
-        report(f"loading alone: {job['way']}, {job['count']}")
+        report(f"loading alone, load {job['config']['load']}: {job['way']}, {job['count']}")
         limit_s = study.options.time_limit_s
         answer = _in_own_process({**job, "cpus": None}, job["config"]["threads"], limit_s, LOADERS_COMMAND)
         writer.append(answered(LoadingRow, LoadingFailureRow, answer, job))

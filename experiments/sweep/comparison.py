@@ -87,7 +87,7 @@ def measure_comparison(
     if compared.usable:
         if options.simulate:
             keep_machine(out_dir)
-        untraced = _trace(compared, configuration, out_dir, trace, iterations)
+        untraced = _trace(compared, configuration, out_dir, trace, iterations, again=not adds_sessions)
         lines += [f"not traced: {failure}" for failure in untraced]
         compared.complete = compared.complete and not untraced
     for line in lines:
@@ -111,7 +111,12 @@ def judge(results: Results) -> Compared:
 
 
 def _trace(
-    compared: Compared, configuration: Configuration, out_dir: str, trace: TraceWriter | None, iterations: int | None
+    compared: Compared,
+    configuration: Configuration,
+    out_dir: str,
+    trace: TraceWriter | None,
+    iterations: int | None,
+    again: bool,
 ) -> list[str]:
     """Write the traces that were asked for; return why some are missing."""
     grid, options, results = configuration.grid, configuration.measure, compared.results
@@ -120,7 +125,7 @@ def _trace(
     failures: list[str] = []
     ours = [spec for spec in grid.models if not spec.is_peer]
     if trace:
-        for folder, title, logs, failed in trace_sweep(out_dir, results, ours, **asked):
+        for folder, title, logs, failed in trace_sweep(out_dir, results, ours, again, **asked):
             compared.traced += [f"{title}:", *trace(folder, title, logs), ""] if logs else []
             failures += failed
     if options.inject:

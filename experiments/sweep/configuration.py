@@ -14,7 +14,7 @@ A file has a title, a comment on how to read its curve, and two tables, or three
     [measure]                  # how
     repeats = 11
 
-    [quick]                    # if need be: the models of --quick
+    [quick]                    # if need be: keys of [grid] that --quick has in place of these
     models = ["forkjoin", "taskiter"]
 
 Keys of [grid] are those of `Running` and every field of `PlanOptions`, keys of [measure] those of `Measure`. Unknown
@@ -68,7 +68,7 @@ from ..subjects.models import (
 from ..tables.numbers import plural
 from .tuned import problem_id, read_tuned
 
-QUICK_BATCH = 8  # the largest of several, unless there are more
+QUICK_BATCH = 8  # the largest of several in a small form, unless there are more
 MOST_SAMPLES = 1_000_000
 # Of a comparison, where nothing else is asked for.
 BUDGET_S, MOST_REPEATS = 180.0, 60
@@ -323,7 +323,7 @@ class Configuration:
     grid: Grid = field(default_factory=Grid)
     measure: Measure = field(default_factory=Measure)
     how_to_read: str = ""  # the comment at the head of a file
-    quick_models: tuple = ()  # of the small form; default: all
+    quick_axes: Mapping[str, tuple] = field(default_factory=dict, compare=False)  # of the small form, those that differ
     left_out: str = ""  # what the small form leaves out
     slurm: Mapping[str, Any] = field(
         default_factory=dict
@@ -433,18 +433,15 @@ class Configuration:
         return replace(self, grid=replace(self.grid, models=keep_device(self.grid.models, device)))
 
     def quick(self) -> Configuration:
-        """Return the sweep at small sizes: small batches, the most threads, one short repeat.
+        """Return the sweep with its small axes in place of the others, and one short repeat.
 
-        Each batch has a smaller one in its place, in the same order, and every value of the other axes stays, but for
-        models that the file leaves out. Its title says that it is small, and the head of `how_to_read` what was left
-        out.
+        Its title says that it is small, and the head of `how_to_read` what was left out.
         """
-        grid, step = self.grid, max(1, QUICK_BATCH // len(self.grid.batch))
-        smaller = {batch: min(batch, step * rank) for rank, batch in enumerate(sorted(grid.batch), 1)}
-        models = tuple(model for model in grid.models if model in self.quick_models) or grid.models
-        batches = tuple(smaller[batch] for batch in grid.batch)
-        small = replace(grid, batch=batches, models=models, threads=(max(grid.threads),))
-        changed = {axis: (getattr(grid, axis), getattr(small, axis)) for axis in ("batch", "models", "threads")}
+        grid, axes = self.grid, dict(self.quick_axes)
+        if named := axes.pop("models", ()):  # of these, `on` may have left some out
+            axes["models"] = tuple(model for model in parse_models(named) if model in grid.models) or grid.models
+        small = replace(grid, **axes)
+        changed = {axis: (getattr(grid, axis), getattr(small, axis)) for axis in axes}
         return replace(
             self,
             **small_form(self.title, self.how_to_read, changed, "one short repetition"),
@@ -547,11 +544,19 @@ def parse_configuration(values: Mapping[str, Any], where: str = "the configurati
         check_counts(parse_models(axes.models), axes.threads)
     found = Configuration(title, axes, measure, slurm=values.get("slurm", {}))
     quick = values.get("quick", {})
-    check_keys(quick, ("models",), f"table [quick] of {where}")
-    models = parse_models(_axis(AXES["models"], quick["models"], where)) if quick else ()
-    for model in models:
+    check_keys(quick, AXES, f"table [quick] of {where}")
+    small = {name: _axis(AXES[name], value, f"table [quick] of {where}") for name, value in quick.items()}
+    for model in parse_models(small["models"]) if "models" in small else ():
         check_choice(f"a model in table [quick] of {where}", model, found.grid.models)
-    return replace(found, quick_models=models)
+    return replace(found, quick_axes={**_small_axes(axes), **small})
+
+
+def _small_axes(grid: Grid) -> dict[str, tuple]:
+    """Return the axes of a small form where a file names no others: small batches, each in the place of a larger one,
+    and the most threads."""
+    step = max(1, QUICK_BATCH // len(grid.batch))
+    smaller = {batch: min(batch, step * rank) for rank, batch in enumerate(sorted(grid.batch), 1)}
+    return {"batch": tuple(smaller[batch] for batch in grid.batch), "threads": (max(grid.threads),)}
 
 
 def read_configuration(path: str | os.PathLike) -> Configuration:

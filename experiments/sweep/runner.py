@@ -16,6 +16,7 @@ from itertools import count, groupby
 
 from ...cython_src.errors import UsageError
 from ...cython_src.networks.own import is_own
+from ..analysis.names import problem_text, record_of, swept_fields, with_short_names
 from ..results.folder import LASTING_FAILURES, Results, ResultsWriter
 from ..results.nodes import check_nodes
 from ..results.rows import (
@@ -136,7 +137,8 @@ class SweepRunner:
         schedule = Schedule("measuring", writer.append, budget_s=budget_s or math.inf, now=site.clock.now)
         measured = partial(self._measure, schedule, site, Answers(results.rows), set())
         try:
-            schedule.run(self._jobs(schedule, results, measured))
+            total = len(missing) if self.shards is None and schedule.budget_s == math.inf else 0
+            schedule.run(self._jobs(schedule, results, plan_names(site.plans), measured), total)
         except KeyboardInterrupt:
             kept = f"{len(results.finished())} measurements are kept in {self.out_dir}"
             say(f"interrupted; {kept}. To go on: {self.command_line}")
@@ -169,7 +171,11 @@ class SweepRunner:
         return missing_shards(self.configuration.shards(results.first_generation), results)
 
     def _jobs(
-        self, schedule: Schedule, results: Results, measure: Callable[[Shard], Iterable[AnyRow]]
+        self,
+        schedule: Schedule,
+        results: Results,
+        names: Mapping[str, str],
+        measure: Callable[[Shard], Iterable[AnyRow]],
     ) -> Iterator[Job]:
         """Yield what is missing, with a budget until all is decided or no plan has room for another generation.
 
@@ -182,7 +188,7 @@ class SweepRunner:
         if self.shards is not None:
             for given in self.shards:
                 for shard in missing_shards([given], results):
-                    yield _job(f"generation {shard.repetition + 1}{of}", shard, measure)
+                    yield _job(f"generation {shard.repetition + 1}{of}", names, shard, measure)
             return
         for repetition, group in groupby(self._missing(results), key=lambda shard: shard.repetition):
             shards, wanted = [self._with_owed_profiles(shard, results) for shard in group], None
@@ -205,7 +211,7 @@ class SweepRunner:
                         f"{plural(repetition - first, 'generation')}; the same folder again adds a session"
                     )
                     return
-            yield from (_job(f"generation {repetition - first + 1}{of}", shard, measure) for shard in shards)
+            yield from (_job(f"generation {repetition - first + 1}{of}", names, shard, measure) for shard in shards)
 
     def _with_owed_profiles(self, shard: Shard, results: Results) -> Shard:
         """Return a shard of a later generation with the profiles that are owed, since the host had moved the CPUs in
@@ -245,10 +251,17 @@ class SweepRunner:
             yield row
 
 
-def _job(stage: str, shard: Shard, measure: Callable[[Shard], Iterable[AnyRow]]) -> Job:
+def plan_names(plans: Mapping[str, PlanRow]) -> dict[str, str]:
+    """Return the readable name of each plan of a sweep, by its id."""
+    records = with_short_names([record_of(plan) for plan in plans.values()])
+    axes = swept_fields(records)
+    return {plan_id: problem_text(record, axes) for plan_id, record in zip(plans, records, strict=True)}
+
+
+def _job(stage: str, names: Mapping[str, str], shard: Shard, measure: Callable[[Shard], Iterable[AnyRow]]) -> Job:
     named = (("configuration", shard.samples), ("profile", shard.profiles))
-    said = " and ".join(plural(len(some), name) for name, some in named if some)
-    return Job(stage, said, partial(measure, shard), _cost(shard, bool(shard.profiles)))
+    text = " and ".join(plural(len(some), name) for name, some in named if some)
+    return Job(stage, f"{names[shard.plan_id]}: {text}", partial(measure, shard), _cost(shard, bool(shard.profiles)))
 
 
 def _cost(shard: Shard, profiled: bool) -> tuple[str, int, bool]:

@@ -8,7 +8,7 @@ import time
 
 
 def format_seconds(seconds: float) -> str:
-    """Format a duration for people: 0.4 s, 12 s, 3:05 min, 1:20:00 h."""
+    """Format a duration for people: 0.4 s, 12 s, 3:05 min, 1.3 h."""
     if seconds < 10:
         return f"{seconds:.1f} s"
     whole = round(seconds)
@@ -17,7 +17,7 @@ def format_seconds(seconds: float) -> str:
     minutes, rest = divmod(whole, 60)
     if minutes < 60:
         return f"{minutes}:{rest:02d} min"
-    return f"{minutes // 60}:{minutes % 60:02d}:{rest:02d} h"
+    return f"{whole / 3600:.{0 if whole >= 36_000 else 1}f} h"
 
 
 def say(message: str) -> None:
@@ -60,7 +60,7 @@ class ProgressBar:
         elapsed = now - self._start
         left = f"{format_seconds(elapsed * (1 - fraction) / fraction)} left" if fraction > 0 else ""
         if not self.visible:
-            parts = [f"{100 * fraction:.0f} %", left, note]
+            parts = [f"{100 * fraction:.0f} %" if self.total else "", left, note]
             say(f"{self.label}: {', '.join(part for part in parts if part)}")
             self._said = now
             return

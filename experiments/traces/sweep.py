@@ -20,12 +20,14 @@ from ..results.rows import LossesOfRun, PlanRow, SampleRow, TraceRow
 from ..sampling.child import TIME_LIMIT_S, measure_in_process
 from ..sampling.generation import contestant_of
 from ..subjects.models import ModelSpec
+from ..tables.numbers import plural
 from ..tables.progress import say
 
 TRACED = ("serial", "forkjoin", "forkjoin:region=persistent", "tasks", "taskgraph", "taskiter")  # by default
 SHOWN = 3  # iterations in pictures, by default
 CHECKED = 4  # iterations after which all models must hold the same weights
 LOGGING = ("overhead", "overheads", "lost")  # what a log says of itself
+LOSSES_TABLE = "losses.csv"  # beside the pictures of a plan
 TRACE_FOLDER = "traces"  # of a results folder; below it a folder for each plan
 WARMUP_S = 0.5
 HIGH_OVERHEAD = 0.02  # part of a run that logging should stay below
@@ -161,25 +163,29 @@ def traced(out_dir: str | os.PathLike, plans: Iterable[PlanRow]) -> Iterator[tup
 
 
 def trace_sweep(
-    out_dir: str | os.PathLike, results: Results, models: Sequence[ModelSpec], **asked: Any
+    out_dir: str | os.PathLike, results: Results, models: Sequence[ModelSpec], again: bool, **asked: Any
 ) -> Iterator[tuple[Path, str, list[EventLog], list[str]]]:
     """Trace all plans of a results folder under the models of which it has no traces yet, as `collect_traces` is asked.
 
     Files go to `traces/<name of the plan>`, a row of kind "trace" for each model to the others. Yields the folder of a
-    plan, its title, all of its logs, and a sentence for each model that failed.
+    plan, its title, its logs, and a sentence for each model that failed; of plans of which no trace is missing only
+    where `again`, or where the folder lacks its table of losses.
     """
     records = with_short_names([record_of(plan) for plan in results.of(PlanRow)])
     axes = swept_fields(records)
     done = {(row.plan_id, row.model) for row in results.of(TraceRow)}
-    for plan, record in zip(results.of(PlanRow), records, strict=True):
+    for number, (plan, record) in enumerate(zip(results.of(PlanRow), records, strict=True), 1):
         missing = [model for model in models if (plan.plan_id, model) not in done]
-        folder = plan_folder(out_dir, plan)
+        folder, title = plan_folder(out_dir, plan), problem_text(record, axes)
+        if not (missing or again) and (folder / LOSSES_TABLE).exists():
+            continue
+        say(f"tracing {title}, plan {number} of {len(records)}: {plural(len(missing), 'model')}")
         kept = [log for path in events_files(folder) if (log := read_events(path)).about["model"] not in missing]
         new = collect_traces(plan.options, missing, folder=folder, **asked)
         logs = sorted([*kept, *new.logs], key=lambda log: model_rank(log.model))
         if new.logs:
             _write_rows(out_dir, results, plan, logs, new)
-        yield folder, problem_text(record, axes), logs, new.failures
+        yield folder, title, logs, new.failures
 
 
 def _write_rows(

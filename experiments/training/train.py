@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import shlex
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
@@ -14,6 +14,7 @@ import msgspec
 import numpy as np
 
 from ...cython_src.errors import UsageError
+from ...cython_src.lowering.options import PlanOptions
 from ...cython_src.networks.own import is_own
 from ...cython_src.networks.registry import get_network
 from ..images.decoding import BrokenImage
@@ -85,7 +86,7 @@ def train(
     run = new_run("training", asked, shlex.join(["forktask", *sys.argv[1:]]), **described_environment())
     histories = _kept_histories(run, config) if resume else {}
     checkpoints = {seed: _checkpoint(out, seed) for seed in range(config.seed, config.seed + config.seeds)}
-    checked = _check_plans(config, data)
+    checked = check_plans(config, data, [config.plan, config.evaluation(config.batch)])
     results: list[TrainedRow] = []
     with ExitStack() as folder, ProgressBar(config.epochs * config.seeds, "training", lines=False) as bar:
         for number, (seed, checkpoint) in enumerate(checkpoints.items()):
@@ -209,10 +210,10 @@ def data_for(config: TrainingConfig, report: Callable[[str], None] = print) -> D
     return images
 
 
-def _check_plans(config: TrainingConfig, data: Dataset | Text) -> str:
-    """Check the plans of a run whose network is not shipped: those of a step and of its evaluation."""
+def check_plans(config: TrainingConfig, data: Dataset | Text, options: Sequence[PlanOptions]) -> str:
+    """Check the plans of a run whose network is not shipped."""
     network = data.fit(get_network(config.network)) if is_own(config.network) else config.network
-    plans = [{"network": network, **one.as_dict()} for one in (config.plan, config.evaluation(config.batch))]
+    plans = [{"network": network, **one.as_dict()} for one in options]
     return check_together(plans, [(config.spec, config.threads)], config.check)
 
 

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import gc
 import hashlib
-import math
 import time
 from collections.abc import Sequence
 from contextlib import ExitStack, nullcontext
@@ -14,7 +12,6 @@ from typing import Any
 
 import numpy as np
 
-from ...cython_src.binding.bind import BlockFailure
 from ...cython_src.errors import UsageError
 from ...cython_src.gpu.bind import device_bytes
 from ...cython_src.lowering.lower import initialise, lower
@@ -26,7 +23,6 @@ from ..machine.energy import EnergyMeter
 from ..results.training_rows import EpochRow, TrainedRow
 from ..sampling.measured_memory import own_and_free_bytes, peak_resident_bytes, resident_bytes
 from ..subjects.memory import (
-    GRAPH,
     allowed_bytes,
     check_fits,
     check_least,
@@ -36,19 +32,16 @@ from ..subjects.memory import (
     what_fits_gpu,
 )
 from ..subjects.models import bind_for, make_executor, options_for, storage_for
-from .checkpoints import State, names_of_last_layer, read_checkpoint, set_arrays, share_data, write_checkpoint
+from .checkpoints import State, read_checkpoint, set_arrays, share_data, write_checkpoint
 from .config import TrainingConfig, learning_rate_table
 from .dataset import Dataset, random_order
+from .evaluations import Evaluations, evaluation_batch, kept_names, load_weights, number_positions, own_bytes, run_steps
 from .gpu_sampling import GpuSampler
 from .phase_times import PhaseLog, phase_medians
 from .safetensors import write_safetensors
 from .text import LabelledText, Text
-from .weights import read_weights, write_hugging_face
+from .weights import write_hugging_face
 
-EVALUATION_BATCH = 64
-LARGE_IMAGE = 1 << 16  # values; 64 larger ones would take more memory than most batches that are trained
-# Kinds of memory that an evaluating plan has to itself.
-OF_A_PLAN = ("activations", "activations and gradients, shared", "temporaries", GRAPH)
 EVALUATING = "evaluating plans"
 
 
@@ -68,8 +61,8 @@ class Trainer:
         What was loaded from a file of parameters, and what was not.
     needed_bytes : int
         Bytes that the plan of a step, its data, evaluating and the libraries need.
-    evaluating_bytes : int
-        Most that evaluating plans have held at once beside what they share with the training's.
+    evaluations : Evaluations
+        What evaluates, on the parameters of the training.
     """
 
     def __init__(self, config: TrainingConfig, data: Dataset | Text, seed: int):
@@ -78,11 +71,10 @@ class Trainer:
         self.started = ""
         self.network = data.fit(get_network(config.network))
         self.num_batches = len(data.train) // config.batch
-        self.evaluation_batch = _evaluation_batch(config, data)
-        self._executors, self._evaluation_executors = ExitStack(), ExitStack()
-        self._evaluations: dict[tuple[int, int], tuple[str, Any, Any]] = {}
-        self.evaluating_bytes = 0
+        self._executors = ExitStack()
         self.storage = storage_for(config.spec)
+        batch = evaluation_batch(config, data)
+        self.evaluations = self._executors.enter_context(Evaluations(config, data, self.network, self.storage, batch))
         self.sampler = GpuSampler() if config.spec.is_gpu else None
         share_data(self.storage, data)
         self.augmentation = None
@@ -93,10 +85,10 @@ class Trainer:
         make = partial(_training_plan, config, data, source)
         advice = what_fits_gpu(config.plan.as_dict(), self.storage, make)
         self.bound = bind_for(config.spec, self.plan, self.storage, advice)
-        _number_positions(self.bound, "")
+        number_positions(self.bound, "")
         initialise(self.bound, seed)
         if config.start:
-            self._start_from(Path(config.start))
+            self.started = load_weights(Path(config.start), self.network, self.bound, new_head=True)
         spec = config.spec
         self.phases = PhaseLog(spec, self.plan, self.num_batches, config.threads) if self.sampler is None else None
         capacity = self.phases.event_capacity if self.phases else 0
@@ -110,31 +102,10 @@ class Trainer:
         """Bind what evaluates before anything is trained: a GPU has memory for all of it, or the run is refused now."""
         try:
             for indices in (self.data.valid, self.data.test):
-                for part, batch in self._parts(indices):
-                    self._evaluation(batch, len(part) // batch)
+                self.evaluations.prepare(indices)
         except MemoryError:
             self.close()
             raise
-
-    def _parts(self, indices: np.ndarray) -> list[tuple[np.ndarray, int]]:
-        """Divide samples into whole batches and the rest; return each part with its batch."""
-        whole = len(indices) // self.evaluation_batch * self.evaluation_batch
-        parts = (indices[:whole], self.evaluation_batch), (indices[whole:], len(indices) - whole)
-        return [(part, batch) for part, batch in parts if len(part)]
-
-    def _start_from(self, path: Path) -> None:
-        """Copy parameters and statistics from a file, except for a last layer of a classifier that does not fit."""
-        arrays = read_weights(path, self.network)
-        names = self._kept_names()
-        language_model = self.network.tokens and self.network.tokens.answers != "class"
-        last = set() if language_model else names_of_last_layer(self.plan.attributes["parameters"])
-        fitting = [n for n in names if n not in last or (n in arrays and arrays[n].shape == self.bound.arrays[n].shape)]
-        set_arrays(self.bound.arrays, arrays, fitting, path)
-        fresh, unused = [n for n in names if n not in fitting], sorted({*arrays} - {*fitting})
-        said = [f"loaded {len(fitting)} of {len(names)} arrays from {path}"]
-        said += [f"begin at random: {', '.join(fresh)}"] if fresh else []
-        said += [f"not used: {_some(unused)}"] if unused else []
-        self.started = "; ".join(said)
 
     @property
     def on_gpu(self) -> str:
@@ -157,7 +128,6 @@ class Trainer:
 
     def close(self) -> None:
         """End all threads."""
-        self._close_evaluations()
         self._executors.close()
 
     def train_epoch(self) -> EpochRow:
@@ -175,7 +145,7 @@ class Trainer:
         arrays["learning_rates"][:] = rates
         if self.augmentation:
             self.augmentation.begin(epoch)
-        run, first = partial(_run, self.executor), epoch * count
+        run, first = partial(run_steps, self.executor), epoch * count
         disturbance = Disturbance()
         before = disturbance.read()
         phases: dict[str, float] = {}
@@ -194,7 +164,7 @@ class Trainer:
                 f"the loss of epoch {epoch + 1}, iteration {iteration} is not finite with "
                 f"--learning-rate {config.learning_rate}; lower it"
             )
-        valid_loss, error_rate = self.evaluate(self.data.valid)
+        valid_loss, error_rate = self.evaluations.evaluate(self.data.valid)
         row = EpochRow(
             seed=self.seed,
             epoch=epoch + 1,
@@ -212,59 +182,6 @@ class Trainer:
         )
         self.history.append(row)
         return row
-
-    def evaluate(self, indices: np.ndarray) -> tuple[float, float]:
-        """Return mean loss and error rate over samples, at the current parameters.
-
-        Whole batches come first; a plan with a smaller batch takes the rest, on the same parameters.
-        """
-        total_loss, total_correct = 0.0, 0
-        for part, batch in self._parts(indices):
-            num_batches = len(part) // batch
-            prefix, bound, executor = self._evaluation(batch, num_batches)
-            bound.arrays[f"{prefix}batch_order"][:] = part.reshape(num_batches, batch)
-            _run(executor, num_batches)
-            total_loss += batch * float(bound.arrays[f"{prefix}losses"].astype(np.float64).sum())
-            total_correct += int(bound.arrays[f"{prefix}correct"].sum())
-            if self.config.memory_limit:  # one evaluating plan at a time
-                del bound, executor
-                self._close_evaluations()
-        return total_loss / len(indices), 1 - total_correct / (len(indices) * self.data.answers)
-
-    def _evaluation(self, batch: int, num_batches: int):
-        """Return prefix, bound plan and executor for evaluating `num_batches` batches at the present parameters."""
-        key = (batch, num_batches)
-        if key not in self._evaluations:
-            # Logs and order have other sizes than in training, so each of these plans has names of its own.
-            prefix = f"evaluate{num_batches}x{batch}."
-            share_data(self.storage, self.data, prefix)
-            plan = lower(
-                self.network,
-                self.config.evaluation(batch),
-                **options_for(self.config.spec, self.config.conv, self.config.granularity),
-                num_images=self.data.num_samples,
-                num_batches=num_batches,
-                num_iterations_logged=num_batches,
-                prefix=prefix,
-                read_image=self.data.source.read if isinstance(self.data, Dataset) and self.data.source else None,
-            )
-            bound = bind_for(self.config.spec, plan, self.storage)
-            _number_positions(bound, prefix)
-            executor = make_executor(self.config.spec, self.config.threads, cpus=self.config.cpus)
-            self._evaluation_executors.enter_context(executor)
-            executor.prepare(bound)
-            self._evaluations[key] = (prefix, bound, executor)
-            plans = [bound.plan for _, bound, _ in self._evaluations.values()]
-            held = sum(_own_bytes(plan, self.config.threads) for plan in plans)
-            self.evaluating_bytes = max(self.evaluating_bytes, held)
-        return self._evaluations[key]
-
-    def _close_evaluations(self) -> None:
-        """End the threads of evaluating plans and give their memory back."""
-        self._evaluation_executors.close()
-        if self._evaluations:
-            self._evaluations.clear()
-            gc.collect()  # a bound plan and its Python kernels name each other
 
     def save(self, path: Path) -> None:
         """Write parameters, momenta and epoch, from which training continues bit by bit."""
@@ -288,11 +205,11 @@ class Trainer:
     def finish(self, path: Path, libraries_bytes: int = 0, loader_bytes: int = 0) -> TrainedRow:
         """Test, write the parameters under PyTorch's names, and return what came out; the bytes are those that were
         resident before."""
-        parameters = {name: self.bound.arrays[name] for name in self._kept_names()}
+        parameters = {name: self.bound.arrays[name] for name in kept_names(self.plan)}
         write_safetensors(path, parameters, {"network": self.config.network, "data": self.data.name})
         if self.config.export != "none":
             write_hugging_face(path.with_name(f"model-seed-{self.seed}.safetensors"), parameters, self.network)
-        test_loss, test_error = self.evaluate(self.data.test)
+        test_loss, test_error = self.evaluations.evaluate(self.data.test)
         return TrainedRow(
             seed=self.seed,
             epochs=self.epoch,
@@ -305,26 +222,16 @@ class Trainer:
             peak_bytes=peak_resident_bytes(),
             libraries_bytes=libraries_bytes,
             loader_bytes=loader_bytes,
-            planned_bytes={**planned_bytes(self.plan, self.config.threads), EVALUATING: self.evaluating_bytes},
+            planned_bytes={**planned_bytes(self.plan, self.config.threads), EVALUATING: self.evaluations.largest_bytes},
             started=self.started,
             parameters=path.name,
             parameters_sha256=hashlib.sha256(b"".join(p.tobytes() for p in parameters.values())).hexdigest()[:16],
         )
 
-    def _kept_names(self) -> list[str]:
-        """Return the names of parameters and running statistics, which inference needs."""
-        statistics = [name for name, buffer in self.plan.buffers.items() if buffer.role == "statistic"]
-        return [*self.plan.attributes["parameters"], *statistics]
-
     def _state_names(self) -> list[str]:
         """Return the names of the buffers in a checkpoint."""
         roles = ("parameter", "optimizer_state", "statistic")
         return [name for name, buffer in self.plan.buffers.items() if buffer.role in roles]
-
-
-def _some(names: list[str]) -> str:
-    """The first of some names, and how many more there are."""
-    return ", ".join(names[:4]) + (f" and {len(names) - 4} more" if len(names) > 4 else "")
 
 
 def check_plan(config: TrainingConfig, data: Dataset) -> None:
@@ -366,13 +273,6 @@ def _training_plan(config: TrainingConfig, data: Dataset | Text, source: ImageSo
     )
 
 
-def _evaluation_batch(config: TrainingConfig, data: Dataset | Text) -> int:
-    """Samples of a step that evaluates. Logits of a vocabulary take much memory: samples of tokens are evaluated in
-    batches as small as in training, and so are large images."""
-    large = not isinstance(data, Dataset) or math.prod(data.images.shape[1:]) > LARGE_IMAGE
-    return config.batch if large else EVALUATION_BATCH
-
-
 class DoesNotFit(UsageError, MemoryError):
     """A training that needs more memory than its limit, or than is free."""
 
@@ -395,9 +295,9 @@ def _fitting_plan(config: TrainingConfig, data: Dataset | Text, source: ImageSou
         check_fits(plan, options, limit, free, config.threads, make)
     except MemoryError as error:
         raise DoesNotFit(str(error)) from None
-    batch = min(_evaluation_batch(config, data), len(data.valid))
+    batch = min(evaluation_batch(config, data), len(data.valid))
     needed = sum(planned_bytes(plan, config.threads).values())
-    needed += _own_bytes(lower(network, config.evaluation(batch)), config.threads)
+    needed += own_bytes(lower(network, config.evaluation(batch)), config.threads)
     allowed, said = allowed_bytes(limit, free)
     if needed > allowed:
         less = "" if config.memory_limit else ", or give a --memory-limit, with which evaluating takes less"
@@ -406,25 +306,3 @@ def _fitting_plan(config: TrainingConfig, data: Dataset | Text, source: ImageSou
             f"batch{less}"
         )
     return plan, needed
-
-
-def _own_bytes(plan: Plan, threads: int) -> int:
-    """Bytes of an evaluating plan that no other plan of its training has."""
-    return sum(count for kind, count in planned_bytes(plan, threads).items() if kind in OF_A_PLAN)
-
-
-def _number_positions(bound: Any, prefix: str) -> None:
-    """Fill the numbers of a batch's images in the buffer that they are read into, where a plan has one."""
-    positions = bound.arrays.get(f"{prefix}read.positions")
-    if positions is not None:
-        positions[:] = np.arange(positions.shape[1])
-
-
-def _run(executor: Any, count: int, first: int = 0) -> None:
-    """Run iterations; bad input that a block meets, such as an image that cannot be decoded, is the caller's."""
-    try:
-        executor.run(count, first_iteration=first)
-    except BlockFailure as failure:
-        if isinstance(failure.__cause__, UsageError):
-            raise failure.__cause__ from None
-        raise

@@ -37,7 +37,7 @@ from forktask.experiments.subjects.models import DEFAULT_GPU_MODELS, MODELS, mod
 from forktask.experiments.sweep.configuration import Configuration, Grid, Measure, read_configuration
 from forktask.experiments.sweep.runner import SweepRunner
 from forktask.experiments.sweep.shards import Means
-from forktask.experiments.training import trainer
+from forktask.experiments.training import evaluations, trainer
 from forktask.experiments.training.gpu_sampling import GpuSampler
 
 PEERS = pytest.param("compare --device gpu --models serial,torch", marks=pytest.mark.torch)
@@ -356,7 +356,7 @@ def test_the_gpu_is_sampled():
 def test_training_on_a_gpu(fake_gpu, monkeypatch, tmp_path, capsys):
     """Check `train --device gpu`: loss falls, samples of the GPU in the CSV, and no resuming on the other device."""
     monkeypatch.setattr(trainer, "GpuSampler", lambda: GpuSampler(period_s=0.01, library=FakeLibrary()))
-    monkeypatch.setattr(trainer, "EVALUATION_BATCH", 4)
+    monkeypatch.setattr(evaluations, "EVALUATION_BATCH", 4)
     out = str(tmp_path / "run")
     command = ["train", "--device", "gpu", "--model", "stream", "--data", "synthetic:24", "--batch", "4", "--out", out]
     assert main([*command, "--epochs", "1"]) == 0

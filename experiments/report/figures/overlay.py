@@ -82,11 +82,11 @@ def missing(sweep: Sweep, plan_id: str) -> str:
         return "an overlay needs at least two values of an option, got one; run a sweep such as gpt2_batch_subsize"
     plans = _plans(sweep, plan_id, axis)
     if not all(_baselines(sweep, plans, axis).values()):
-        return "an overlay needs serial runs of the same network and batch, got none; add `serial` to --models"
+        return "an overlay needs serial runs of the same network and batch, got none; measure `serial` too"
     return (
         ""
         if _models(sweep, plans)
-        else ("an overlay needs a model of the processor besides serial, got none; add it to --models")
+        else ("an overlay needs a model of the processor besides serial, got none; measure another one")
     )
 
 

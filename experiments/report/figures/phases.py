@@ -36,9 +36,9 @@ def missing(sweep: Sweep, plan_id: str) -> str:
     if not len(rows := _rows(sweep, plan_id)):
         return "a figure of phases needs profile rows, got none; measure with `forktask compare`"
     if rows[[f"{phase}_speedup" for phase in phases_of(sweep, plan_id)]].isna().all(axis=None):
-        return "a figure of phases needs a profile of the serial run, got none; add `serial` to --models"
+        return "a figure of phases needs a profile of the serial run, got none; measure `serial` too, with profiles"
     if (rows["model"] == SERIAL).all():
-        return "a figure of phases needs a model besides serial, got none; add it to --models"
+        return "a figure of phases needs a model besides serial, got none; measure another one, or leave --models out"
     return ""
 
 

@@ -32,7 +32,7 @@ def missing(sweep: Sweep, plan_id: str) -> str:
     if not len(table):
         return "a roofline needs the machine's peak and bandwidth, got none; measure with `forktask compare`"
     if table["time_s"].isna().all():
-        return "a roofline needs a profile of the serial run, got none; add `serial` to --models"
+        return "a roofline needs a profile of the serial run, got none; measure `serial` too, with profiles"
     return ""
 
 

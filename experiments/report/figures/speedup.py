@@ -27,7 +27,7 @@ def missing(sweep: Sweep, plan_id: str) -> str:
     """Return why the figure cannot be drawn."""
     if best_serial(sweep, plan_id):
         return ""
-    return "a speedup needs serial runs of the same network and batch, got none; add `serial` to --models"
+    return "a speedup needs serial runs of the same network and batch, got none; measure `serial` too"
 
 
 def draw(sweep: Sweep, plan_id: str, column: str) -> Figure:

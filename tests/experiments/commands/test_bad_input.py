@@ -146,6 +146,8 @@ def test_every_option_refuses_nonsense(command, action, data, capsys):
         ("run demonstraton", "did you mean 'demonstration'?; shipped: batch_networks, "),
         ("run time_to_acuracy", "did you mean 'time_to_accuracy'?; shipped: batch_networks, "),
         ("run lenet5 --trace", "--trace is for sweeps, got it with the study lenet5; leave it out"),
+        ("run checkerboard --batch 30", "batch is a key of the table [grid] in the file: change it in a copy of the"),
+        ("run checkerboard --repeats 3", "repeats is a key of the table [measure] in the file: change it in a copy"),
         ("run lenet5 --on slurm", "--on is for sweeps"),
         ("train --data digit", "got 'digit'; did you mean 'digits'?"),
         ("plan --network cifar10_cnn --graph x.svg --batch 8 --layers conv4", "got 'conv4'; did you mean 'conv"),

@@ -29,6 +29,7 @@ FIELDS = {field.name: field for field in fields(PlanOptions)}
 LOWERING = {
     "compare": set(),
     "train": {"phase"},
+    "evaluate": {*FIELDS} - {"batch", "sequence", "conv", "layout", "fusion", "granularity"},
     "metg": set(),
     "trace": set(),
     "plan": set(),
@@ -80,7 +81,7 @@ def test_an_option_is_the_same_flag_everywhere(command):
         if action.nargs == 0:  # a switch
             assert field.kind is bool and action.const is not field.default
             continue
-        several = command in ("compare", "plan")
+        several = command in ("compare", "plan") or (command, name) == ("evaluate", "conv")
         for value in field.choices or (field.default,):
             parsed = action.type(format_value(value))
             assert parsed in ((value,), value) if several else parsed == value

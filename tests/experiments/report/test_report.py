@@ -17,6 +17,7 @@ from forktask.experiments.analysis.load import load
 from forktask.experiments.analysis.names import model_label
 from forktask.experiments.analysis.phases import summary_table
 from forktask.experiments.analysis.speeds import axis_table, own_best_table
+from forktask.experiments.commands.main import main
 from forktask.experiments.report import figures, files, sections
 from forktask.experiments.report.columns import ACCOUNT
 from forktask.experiments.report.exports import latex_tables
@@ -206,7 +207,7 @@ def test_several_plans_get_figures_of_their_own(tmp_path, few_figures):
     rows = synthetic_rows(models=("serial", "forkjoin", "taskiter"), batches=(16, 64), repeats=5)
     files.write_report(write_rows(tmp_path, rows))
     names = sorted(p.name for p in (tmp_path / "figures").glob("speedup*.svg"))
-    assert names == ["speedup-cifar10_cnn-batch64-train-images=16.svg", "speedup.svg"]
+    assert names == ["speedup-cifar10_cnn-batch64-train-images_16.svg", "speedup.svg"]
     assert (tmp_path / "figures" / "batch.svg").exists()
     parsed = Page((tmp_path / "report.html").read_text(encoding="utf-8"))
     assert len(parsed.ids) == len(set(parsed.ids))
@@ -237,7 +238,7 @@ def test_a_swept_option_is_named_everywhere(tmp_path, few_figures):
         assert "train, weight gradients partial;" in written and "train, weight gradients chain;" in written
         assert "Along weight gradients: time with one value over that with another" in written
     names = {p.name for p in (tmp_path / "figures").glob("speedup*.svg")}
-    assert names == {"speedup.svg", "speedup-cifar10_cnn-batch64-train-images=16-weight_gradients=chain.svg"}
+    assert names == {"speedup.svg", "speedup-cifar10_cnn-batch64-train-images_16-weight_gradients_chain.svg"}
     with open(tmp_path / "summary.csv", newline="") as file:
         assert {row["weight_gradients"] for row in csv.DictReader(file)} == {"partial", "chain"}
     answer = report_rows(tmp_path)
@@ -257,7 +258,7 @@ def test_networks_of_ones_own_go_by_the_names_that_they_were_given(second):
     assert [sweep.problem_name(plan).partition(", ")[0] for plan in plans] == shown
     assert [axes_text(sweep, plan) for plan in plans] == [f"network {name}" for name in shown]
     named = "yours" if second == "yours" else f"out_mine-4567cdef.py_{FUNCTION}"
-    assert files.figure_stem(sweep, plans[1], "speedup") == f"speedup-{named}-batch64-train-images=16"
+    assert files.figure_stem(sweep, plans[1], "speedup") == f"speedup-{named}-batch64-train-images_16"
 
 
 def test_answers_are_those_of_the_tables():
@@ -329,3 +330,28 @@ def test_the_text_of_a_comparison_fits_a_terminal():
     assert len(text.splitlines()) <= 40 and max(map(len, text.splitlines()[2:25])) < 120
     for row in report.answers.rows[:20]:
         assert row["question"] in text and row["amount"] in text
+
+
+def test_a_report_prints_the_answers_and_the_rest_where_it_is_asked_for(tmp_path, capsys):
+    """Check that `report` prints the table of answers, `--all` every table, and `--figure` its own; and that names of
+    figures' files hold neither "=" nor ","."""
+    folder = write_rows(tmp_path, synthetic_rows(models=("serial", "forkjoin", "taskiter"), repeats=5))
+    assert main(["report", str(folder)]) == 0
+    answers = capsys.readouterr().out
+    assert len(answers.splitlines()) < 40 and "forktask report DIR --all" in answers
+    assert main(["report", str(folder), "--all"]) == 0
+    assert "Every model and number of threads" in capsys.readouterr().out and "Every model" not in answers
+    assert main(["report", str(folder), "--figure", "phases"]) == 0
+    path, _, text = capsys.readouterr().out.partition("\n")
+    assert path.endswith("phases.pdf") and "Phases of a step" in text and "Every model" not in text
+    assert not [path.name for path in (folder / "figures").iterdir() if set("=,") & set(path.name)]
+
+
+def test_a_title_names_a_network_once():
+    """Check the title of one problem, of several, and of those that share no word."""
+    forms = ({"weight_gradients": "chain"}, {"weight_gradients": "partial"})
+    rows = synthetic_rows(models=("serial", "forkjoin"), options=forms, slowdowns=(1.0, 1.2), repeats=3)
+    title = sections.build(sweep_of(rows)).title
+    assert title == "cifar10_cnn, batch 64, train: weight gradients chain, partial"
+    (one,) = {sections.build(sweep_of(synthetic_rows(repeats=3))).title}
+    assert one.startswith("cifar10_cnn, batch 64, train") and ":" not in one

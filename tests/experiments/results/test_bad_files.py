@@ -298,7 +298,7 @@ def test_changed_sweeps_are_refused_or_expanded(key, new):
         parse_configuration(values).points()
 
 
-OF_TRAININGS = {"epoch", "trained", "training", "training_failure", "loading", "loading_failure"}
+OF_TRAININGS = {"evaluated", "epoch", "trained", "training", "training_failure", "loading", "loading_failure"}
 GRAPH_SWEEP = {"network": "forktask.cython_src.graphs.walks:walks", "arguments": {"grain": [16]}}
 
 

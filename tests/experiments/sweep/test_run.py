@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+import tomllib
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
@@ -44,6 +45,7 @@ from forktask.experiments.sweep.expected import plan_row
 from forktask.experiments.sweep.runner import SweepRunner
 from forktask.experiments.sweep.shards import Means
 from forktask.experiments.sweep.status import describe_status, failure_report
+from forktask.experiments.tables.progress import ProgressBar
 
 # A measuring process without any measuring: does what the file FAKE says for the job's model, else gives a
 # sample.
@@ -498,21 +500,36 @@ def test_shipped_configurations_say_how_to_read_them(path):
 
 @pytest.mark.parametrize("path", SHIPPED, ids=lambda p: p.stem)
 def test_the_small_form_keeps_the_question(path):
-    """Check that every value of what is swept stays, but for models that the file leaves out, that each batch has a
-    small one of its own in its place, and that what was left out is said."""
+    """Check that every value of what is swept stays, but for what the file's table [quick] has in its place, that each
+    batch has a small one of its own in its place where that says nothing, and that what was left out is said."""
     configuration = read_configuration(path)
-    quick = configuration.quick()
+    quick, named = configuration.quick(), tomllib.loads(path.read_text()).get("quick", {})
     for axis in AXES:
         before, after = getattr(configuration.grid, axis), getattr(quick.grid, axis)
-        if axis not in ("batch", "threads") and not (axis == "models" and configuration.quick_models):
+        if axis not in ("batch", "threads", *named):
             assert after == before, axis
         else:
             assert after == before or f"{axis} {', '.join(map(str, after))} in place of" in quick.left_out
+        if axis in named:
+            assert [*map(str, after)] == [*map(str, named[axis] if isinstance(named[axis], list) else [named[axis]])]
     before, after = configuration.grid.batch, quick.grid.batch
-    assert sorted(range(len(after)), key=after.__getitem__) == sorted(range(len(before)), key=before.__getitem__)
-    assert len(set(after)) == len(before) and all(small <= batch for small, batch in zip(after, before, strict=True))
-    assert max(after) <= 8 and (quick.grid.models == configuration.quick_models or not configuration.quick_models)
+    if "batch" not in named:
+        assert sorted(range(len(after)), key=after.__getitem__) == sorted(range(len(before)), key=before.__getitem__)
+        assert len(set(after)) == len(before) and max(after) <= 8
+    assert max(after) <= max(before)
     assert quick.how_to_read == f"{quick.left_out} {configuration.how_to_read}"
+
+
+def test_a_small_comparison_keeps_what_was_asked_for():
+    """Check that `compare --quick` measures the batches and threads that were named, and otherwise the most threads."""
+
+    def quick(*words):
+        parser = make_parser("compare")
+        return configuration_of(parser.parse_args(["compare", "--quick", *words])).quick()
+
+    named = quick("--batch", "30,60,120", "--threads", "1,2")
+    assert named.grid.batch == (30, 60, 120) and named.grid.threads == (1, 2) and named.measure.repeats == 1
+    assert len(quick().grid.threads) == 1
 
 
 @pytest.mark.parametrize("path", SHIPPED, ids=lambda p: p.stem)
@@ -558,6 +575,14 @@ def test_a_profile_that_crashes_leaves_its_sample(runner):
     failed = [(row.model, row.threads, row.measuring, row.reason) for row in results.of(FailureRow)]
     assert sorted(failed) == [("joblib", count, "profile", "crash") for count in (1, 2)]
     assert len(results.of(ProfileRow)) == NUM_POINTS - len(failed)
+
+
+def test_progress_in_a_file_names_the_plan(runner, monkeypatch, capsys):
+    """Check that where standard error is no terminal lines say how far a sweep is, and which plan is measured."""
+    monkeypatch.setattr(ProgressBar, "LINE_S", 0.0)
+    runner(Measure(repeats=2, profile=False, oversubscribe=True)).run()
+    said = [line for line in capsys.readouterr().err.splitlines() if "measuring: 50 %" in line]
+    assert said and "generation 2 of 2, " in said[0] and "train" in said[0] and said[0].endswith(" configurations")
 
 
 def test_compare_is_the_short_form_of_a_file():

@@ -50,7 +50,8 @@ def test_lines_without_a_terminal(monkeypatch, capsys):
 
 
 @pytest.mark.parametrize(
-    ("seconds", "text"), [(0.04, "0.0 s"), (9.94, "9.9 s"), (12.3, "12 s"), (185, "3:05 min"), (4800, "1:20:00 h")]
+    ("seconds", "text"),
+    [(0.04, "0.0 s"), (9.94, "9.9 s"), (12.3, "12 s"), (185, "3:05 min"), (4800, "1.3 h"), (36_099, "10 h")],
 )
 def test_durations_are_readable(seconds, text):
     """Check the forms of a duration."""

@@ -37,9 +37,12 @@ from forktask.experiments.report.figures import chosen
 from forktask.experiments.report.files import draw_folder
 from forktask.experiments.report.gantt import _height_in, _lane_in, draw_traces
 from forktask.experiments.report.trace_files import write_trace_files
+from forktask.experiments.results.folder import read_results
+from forktask.experiments.subjects.models import parse_models
 from forktask.experiments.traces.paje import DEFINITIONS, write_paje
 from forktask.experiments.traces.paraver import write_paraver
 from forktask.experiments.traces.perfetto import write_perfetto
+from forktask.experiments.traces.sweep import LOSSES_TABLE, trace_sweep
 
 TRACED = ("serial", "forkjoin", "tasks", "taskiter")
 
@@ -322,3 +325,26 @@ def test_a_picture_of_many_threads_fits_a_page():
         few, many = (SimpleNamespace(log=SimpleNamespace(lanes=range(count))) for count in (4, 512))
         assert _lane_in(few, column) == {"double": 0.24, "single": 0.12}[column]
         assert _height_in(many, column) < tallest
+
+
+def test_traces_that_are_there_are_kept(tmp_path, capsys):
+    """Check that a folder that goes on is traced no more where no trace is missing, that nothing is drawn anew then
+    but where it is asked for, and that a line names each plan that is traced."""
+    forms = ({"weight_gradients": "chain"}, {"weight_gradients": "partial"})
+    rows = synthetic_rows(models=("forkjoin",), threads=(1,), options=forms, slowdowns=(1.0, 1.2), repeats=3)
+    plans = [row["plan_id"] for row in rows if row["kind"] == "plan"]
+    of_model = trace_row("")["losses"] | {"model": "forkjoin"}
+    rows += [trace_row(plan_id) | {"model": "forkjoin", "losses": of_model} for plan_id in plans]
+    results = read_results(write_rows(tmp_path, rows))
+
+    def traced(again):
+        return [folder for folder, *_ in trace_sweep(tmp_path, results, parse_models(["forkjoin"]), again, threads=1)]
+
+    folders = traced(False)
+    assert len(folders) == 2  # their files are missing
+    assert "weight gradients chain, plan 1 of 2: 0 models" in capsys.readouterr().err
+    for folder in folders:
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / LOSSES_TABLE).touch()
+    assert traced(False) == [] and capsys.readouterr().err == ""
+    assert traced(True) == folders

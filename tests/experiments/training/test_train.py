@@ -113,7 +113,7 @@ def test_evaluation_equals_reference():
     with Trainer(SMALL.with_changes(data="digits"), data, 1) as trainer:
         trainer.train_epoch()
         indices = data.test[:70]
-        loss, error_rate = trainer.evaluate(indices)
+        loss, error_rate = trainer.evaluations.evaluate(indices)
         parameters = {name: trainer.bound.arrays[name] for name in trainer.plan.attributes["parameters"]}
     expected = reference.forward(get_network("cifar10_cnn"), parameters, data.images[indices], data.labels[indices])
     assert loss == pytest.approx(expected.loss, rel=1e-5)

@@ -1,0 +1,52 @@
+"""`forktask evaluate`."""
+
+from __future__ import annotations
+
+from argparse import ArgumentParser, Namespace
+
+from .arguments import add_device, add_fields, add_json, add_out, folder_of, given, progress_printer
+
+HELP = "accuracy of given weights on a data set, and the time of each kind of layer"
+DESCRIPTION = (
+    "Evaluate given weights on a data set, in the forms of convolutions that are asked for: accuracy, and the time of "
+    "each kind of layer. The forms take turns; intervals of ratios has `forktask compare --phase evaluate`."
+)
+FIELDS = (
+    *("network", "data", "image_size", "load", "broken", "decoder", "cache", "tokenizer", "model", "threads", "places"),
+    *("bind", "check", "batch", "sequence", "layout", "fusion", "granularity"),
+)
+
+
+def add_arguments(parser: ArgumentParser) -> None:
+    from ...cython_src.lowering.options import PlanOptions
+    from ...cython_src.records import fields
+    from ..training.config import TrainingConfig
+    from ..training.evaluate import EvaluationSettings
+
+    add_fields(parser, EvaluationSettings)
+    others = tuple(field.name for field in fields(TrainingConfig) if field.name not in FIELDS)
+    add_fields(parser, TrainingConfig, leave_out=others, bind="close", batch=100, fusion="none")
+    add_fields(parser, PlanOptions, leave_out=tuple(f.name for f in fields(PlanOptions) if f.name != "conv"), axes=True)
+    parser.add_argument("--oversubscribe", action="store_true", help="allow more threads than CPUs")
+    add_device(parser)
+    add_out(parser, "evaluations")
+    add_json(parser, "rows")
+
+
+def call(arguments: Namespace) -> int:
+    """Evaluate, and print accuracy and times."""
+    import msgspec
+
+    from ...cython_src.networks.registry import get_network
+    from ..training.config import TrainingConfig
+    from ..training.evaluate import EvaluationSettings, evaluate, evaluation_text
+    from ..training.train import configure
+
+    forms = getattr(arguments, "conv", (TrainingConfig().conv,))
+    asked = {**given(arguments, TrainingConfig), "conv": forms[0], "out": folder_of(arguments)}
+    config = configure(asked, False, arguments.device, arguments.oversubscribe)
+    settings = EvaluationSettings(**given(arguments, EvaluationSettings))
+    rows = evaluate(config, forms, settings, progress_printer(arguments))
+    as_json = msgspec.json.format(msgspec.json.encode(rows), indent=1).decode()
+    print(as_json if arguments.json else evaluation_text(rows, config, get_network(config.network)))
+    return 0
