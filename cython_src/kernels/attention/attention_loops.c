@@ -46,7 +46,7 @@ static void scores(const float *a, ptrdiff_t a_row, int rows, int terms, const f
                    Fetch *ahead)
 {
     for (int r = 0, height; r < rows; r += height) {
-        height = tile_height(rows - r);
+        height = tile_height(rows - r, PANEL_VECTORS);
         const int begin = begin_of(m, r) / PANEL_COLUMNS * PANEL_COLUMNS, end = end_of(m, r + height - 1);
         for (int n = begin; n < end; n += PANEL_COLUMNS) {
             Tile tile = {.a = a + r * a_row,
@@ -56,7 +56,7 @@ static void scores(const float *a, ptrdiff_t a_row, int rows, int terms, const f
                          .c_row = TILE,
                          .terms = terms,
                          .ahead = ahead};
-            run_tile(height, &tile);
+            run_tile(height, PANEL_VECTORS, &tile);
         }
     }
 }
@@ -67,7 +67,7 @@ static void add_product(const float *a, int rows, const Mask *m, const float *b,
                         Fetch *ahead)
 {
     for (int r = 0, height; r < rows; r += height) {
-        height = tile_height(rows - r);
+        height = tile_height(rows - r, PANEL_VECTORS);
         const int begin = begin_of(m, r), end = end_of(m, r + height - 1);
         for (int n = 0; n < size && begin < end; n += PANEL_COLUMNS) {
             Tile tile = {.a = a + r * TILE + begin,
@@ -78,7 +78,7 @@ static void add_product(const float *a, int rows, const Mask *m, const float *b,
                          .terms = end - begin,
                          .add = 1,
                          .ahead = ahead};
-            run_tile(height, &tile);
+            run_tile(height, PANEL_VECTORS, &tile);
         }
     }
 }
@@ -89,7 +89,7 @@ static void add_turned_product(const float *a, int rows, const Mask *m, const fl
                                Fetch *ahead)
 {
     for (int r = 0, height; r < m->columns; r += height) {
-        height = tile_height(m->columns - r);
+        height = tile_height(m->columns - r, PANEL_VECTORS);
         const int begin = larger(r - m->high + 1, 0); /* the first query that sees key r */
         for (int n = 0; n < size && begin < rows; n += PANEL_COLUMNS) {
             Tile tile = {.a = a + begin * TILE + r,
@@ -101,7 +101,7 @@ static void add_turned_product(const float *a, int rows, const Mask *m, const fl
                          .add = 1,
                          .turned = 1,
                          .ahead = ahead};
-            run_tile(height, &tile);
+            run_tile(height, PANEL_VECTORS, &tile);
         }
     }
 }
@@ -224,7 +224,7 @@ static void attention_forward(const AttentionTask *t)
             most[i] = LEAST;
         for (int j = 0; j < end; j += TILE) {
             const int columns = smaller(end - j, TILE);
-            pack_columns(t->k + j * t->qkv_row, t->qkv_row, size, columns, keys);
+            pack_columns(t->k + j * t->qkv_row, t->qkv_row, size, columns, PANEL_VECTORS, keys);
             pack_rows(t->v + j * t->qkv_row, t->qkv_row, columns, size, values);
             Fetch next_keys = fetch_tokens(t->k, t->qkv_row, j + TILE, end, size);
             Fetch next_values = fetch_tokens(t->v, t->qkv_row, j + TILE, end, size);
@@ -314,8 +314,8 @@ static void attention_backward(const AttentionTask *t)
         for (int j = 0; j < count; j += TILE) {
             const int columns = smaller(count - j, TILE);
             const float *k = t->k + (first + j) * t->qkv_row, *v = t->v + (first + j) * t->qkv_row;
-            pack_columns(k, t->qkv_row, size, columns, turned_keys + j * width);
-            pack_columns(v, t->qkv_row, size, columns, turned_values + j * width);
+            pack_columns(k, t->qkv_row, size, columns, PANEL_VECTORS, turned_keys + j * width);
+            pack_columns(v, t->qkv_row, size, columns, PANEL_VECTORS, turned_values + j * width);
             pack_rows(k, t->qkv_row, columns, size, keys + j * width);
         }
         clear(dk, (ptrdiff_t)count * width);

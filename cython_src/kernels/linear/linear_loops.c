@@ -19,16 +19,16 @@ INLINE int piece_length(int terms, int longest)
     for (int i = 0; i < rows; i++)                             \
     FOR_VECTORS(n, lanes, columns, {                           \
         const ptrdiff_t p = (row + i) * (stride) + column + n; \
-        Vec *v = (Vec *)(sums + i * PANEL_COLUMNS + n);        \
+        Vec *v = (Vec *)(sums + i * width + n);                \
         STATEMENT;                                             \
     })
 
 /* Sums of a tile to their places. One map after the other, each in a loop of its own: a loop over all of them waits at
  * each vector for the map that comes from memory. */
-static __attribute__((noinline)) void finish_tile(const LinearTask *t, float *sums, int row, int rows, int column,
-                                                  int add, int last)
+static __attribute__((noinline)) void finish_tile(const LinearTask *t, float *sums, int width, int row, int rows,
+                                                  int column, int add, int last)
 {
-    const int columns = smaller(t->columns - column, PANEL_COLUMNS), activation = t->activation;
+    const int columns = smaller(t->columns - column, width), activation = t->activation;
     const ptrdiff_t map_row = t->residual_row, c_row = t->c_row;
     float *c = t->c, *before = t->before;
     const float *bias = t->bias, *residual = t->residual, *gelu_of = t->gelu_of, *relu_of = t->relu_of;
@@ -54,23 +54,10 @@ static __attribute__((noinline)) void finish_tile(const LinearTask *t, float *su
     EACH_OF_TILE(c_row, store_some(c + p, *v, lanes));
 }
 
-/* Fetch what the epilogue of a tile reads and writes, while its sums are computed. */
-static void fetch_tile(const LinearTask *t, int row, int rows, int column)
+/* How many of so many columns wide panels take. */
+INLINE int wide_columns(int columns)
 {
-    const int columns = smaller(t->columns - column, PANEL_COLUMNS);
-    for (int i = 0; i < rows; i++)
-        for (int n = 0; n < columns; n += LINE) {
-            const ptrdiff_t p = (row + i) * t->residual_row + column + n;
-            __builtin_prefetch(t->c + (row + i) * t->c_row + column + n, 1);
-            if (t->before)
-                __builtin_prefetch(t->before + p, 1);
-            if (t->residual)
-                __builtin_prefetch(t->residual + p);
-            if (t->gelu_of)
-                __builtin_prefetch(t->gelu_of + p);
-            if (t->relu_of)
-                __builtin_prefetch(t->relu_of + p);
-        }
+    return WIDE_VECTORS > PANEL_VECTORS ? columns / WIDE_COLUMNS * WIDE_COLUMNS : 0;
 }
 
 /* A piece of the sums over k, for the columns [first, first + columns). */
@@ -83,41 +70,55 @@ typedef struct LinearPiece {
     Fetch ahead;
 } LinearPiece;
 
-/* Products of all rows with a piece, whose whole panels the first tiles pack if it lies by rows. */
-static void product_piece(const LinearTask *t, LinearPiece *p)
+/* Products of all rows with the columns [first, stop) of a piece, panels of `vectors`, a constant; the first tiles pack
+ * whole panels of a factor that lies by rows. */
+INLINE void product_panels(const LinearTask *t, LinearPiece *p, int first, int stop, const int vectors)
 {
+    const int width = vectors * VL;
     const int plain = !p->last || !(t->bias || t->residual || t->before || t->gelu_of || t->relu_of || t->activation);
     for (int row = 0, rows; row < t->rows; row += rows) {
-        rows = tile_height(t->rows - row);
-        for (int n = 0; n < p->columns; n += PANEL_COLUMNS) {
-            const int whole = p->columns - n >= PANEL_COLUMNS;
-            float *panel = t->scratch + (ptrdiff_t)n * p->terms;
+        rows = tile_height(t->rows - row, vectors);
+        for (int n = first; n < stop; n += width) {
+            const int whole = stop - n >= width;
+            float sums[TILE_ROWS * PANEL_COLUMNS] __attribute__((aligned(64)));
+            float *panel = t->scratch + (ptrdiff_t)n * p->terms, *c = t->c + row * t->c_row + p->first + n;
             Tile tile = {.a = p->turned ? t->a + row + p->k * t->a_row : t->a + row * t->a_row + p->k,
                          .a_row = t->a_row,
                          .turned = p->turned,
                          .b = panel,
+                         .c = c,
+                         .c_row = t->c_row,
                          .terms = p->terms,
+                         .add = p->add,
                          .ahead = &p->ahead};
             if (row == 0 && p->from && whole) {
                 tile.b = p->from + n;
                 tile.b_row = p->from_row;
                 tile.packed = panel;
             }
-            if (plain && whole) {
-                tile.c = t->c + row * t->c_row + p->first + n;
-                tile.c_row = t->c_row;
-                tile.add = p->add;
-                run_tile(rows, &tile);
-            } else {
-                float sums[TILE_ROWS * PANEL_COLUMNS] __attribute__((aligned(64)));
+            fetch_later(&tile, c, t->c_row);
+            if (!plain || !whole) {
+                const float *maps[] = {t->before, t->residual, t->gelu_of, t->relu_of};
+                for (int m = 0; m < 4 && p->last; m++)
+                    if (maps[m])
+                        fetch_later(&tile, maps[m] + row * t->residual_row + p->first + n, t->residual_row);
                 tile.c = sums;
-                tile.c_row = PANEL_COLUMNS;
-                fetch_tile(t, row, rows, p->first + n);
-                run_tile(rows, &tile);
-                finish_tile(t, sums, row, rows, p->first + n, p->add, p->last);
+                tile.c_row = width;
+                tile.add = 0;
             }
+            run_tile(rows, vectors, &tile);
+            if (!plain || !whole)
+                finish_tile(t, sums, width, row, rows, p->first + n, p->add, p->last);
         }
     }
+}
+
+/* Products of all rows with a piece: wide panels, then the rest. */
+static void product_piece(const LinearTask *t, LinearPiece *p)
+{
+    const int wide = wide_columns(p->columns);
+    product_panels(t, p, 0, wide, WIDE_VECTORS);
+    product_panels(t, p, wide, p->columns, PANEL_VECTORS);
 }
 
 /* Pack the columns of a factor that lies by rows which fill no panel: tiles pack whole ones. */
@@ -143,7 +144,10 @@ INLINE void linear_product(const LinearTask *t, const int by_columns)
                                  .add = t->accumulate || k > 0,
                                  .last = k + terms == t->terms};
             if (by_columns) {
-                pack_columns(b, t->b_row, terms, columns, t->scratch);
+                const int wide = wide_columns(columns);
+                pack_columns(b, t->b_row, terms, wide, WIDE_VECTORS, t->scratch);
+                pack_columns(b + wide * t->b_row, t->b_row, terms, columns - wide, PANEL_VECTORS,
+                             t->scratch + (ptrdiff_t)wide * terms);
             } else {
                 pack_rest(b, t->b_row, terms, columns, t->scratch);
                 piece.from = b;

@@ -1,9 +1,10 @@
 /* Matrix products in tiles: C[m][n] (+)= sum over k of A[m][k] B[k][n], shared by linear layers and attention.
  *
- * B lies in panels of PANEL_COLUMNS columns, [k][PANEL_COLUMNS], zero past the last column; A is read where it lies, by
- * rows. A tile of TILE_ROWS x PANEL_COLUMNS sums stays in registers; the first one of a panel may pack it, while the
- * multiply-adds run, from a B that lies by rows. An element's terms are summed in the order of k, one
- * fused multiply-add after the other, whichever tile the element is in: bits do not depend on how a matrix is cut.
+ * B lies in panels of PANEL_COLUMNS or WIDE_COLUMNS columns, [k][columns], zero past the last column; A is read where it
+ * lies, by rows. A tile's sums stay in registers: 12 rows of a panel, or 6 of a wide one, which takes fewer instructions
+ * for each multiply-add. The first tile of a panel may pack it, while the multiply-adds run, from a B that lies by rows.
+ * An element's terms are summed in the order of k, one fused multiply-add after the other, whichever tile the element is
+ * in: bits do not depend on how a matrix is cut.
  * Include after vectors.h. */
 #ifndef FORKTASK_LINEAR_TILES_H
 #define FORKTASK_LINEAR_TILES_H
@@ -13,20 +14,21 @@
 
 #define PANEL_VECTORS 2
 #define PANEL_COLUMNS (PANEL_VECTORS * VL)
+#define WIDE_VECTORS  BY_ISA(2, 2, 2, 4)
+#define WIDE_COLUMNS  (WIDE_VECTORS * VL)
 
 /* Registers: the sums, a row of the panel, one broadcast. */
 #define TILE_ROWS BY_ISA(4, 4, 6, 12)
+#define WIDE_ROWS BY_ISA(4, 4, 6, 6)
 
-/* Rows of the next tile when `left` remain: tiles of full height, and two of 8 rather than 12 and 4. */
-INLINE int tile_height(int left)
+/* Rows of the next tile of a panel of `vectors` when `left` remain: tiles of full height, and two of 8 rather than 12
+ * and 4. */
+INLINE int tile_height(int left, const int vectors)
 {
-    if (TILE_ROWS == 12 && left >= 12 && left != 16)
-        return 12;
-    if (TILE_ROWS == 12 && left >= 8)
-        return 8;
-    if (TILE_ROWS == 6 && left >= 6)
-        return 6;
-    return left >= 4 ? 4 : left >= 2 ? 2 : 1;
+    const int most = vectors == PANEL_VECTORS ? TILE_ROWS : WIDE_ROWS;
+    if (left >= most && !(most == 12 && left == 16))
+        return most;
+    return most == 12 && left >= 8 ? 8 : left >= 4 ? 4 : left >= 2 ? 2 : 1;
 }
 
 /* Memory that is fetched into the L2 cache while tiles are computed: rows of `lines` cache lines, `row` floats apart. */
@@ -59,7 +61,9 @@ INLINE void fetch_line(Fetch *ahead)
     }
 }
 
-/* Factors and result of a tile; c is PANEL_COLUMNS wide at least. */
+#define MOST_FETCHED 3 /* maps */
+
+/* Factors and result of a tile; c is as wide as the panel at least. */
 typedef struct Tile {
     const float *a, *b;
     float *c;
@@ -69,91 +73,135 @@ typedef struct Tile {
     Fetch *ahead;   /* or NULL */
     float *packed;  /* or NULL: B lies by rows, b_row apart, and its panel is stored here */
     ptrdiff_t b_row;
+    const float *later[MOST_FETCHED]; /* what is read or written next, as large as the tile; see fetch_later() */
+    ptrdiff_t later_row[MOST_FETCHED];
+    int num_later;
 } Tile;
 
 #define PACK_AHEAD 32 /* rows that are fetched before they are packed: the time of an access to memory */
 
-/* `rows`, `turned`, which is that of the tile, and `packing`, whether there is `packed`, are constants. */
-INLINE void tile(const int rows, const int turned, const int packing, const Tile *t)
+/* Have a map, from its first element on, fetched while the sums are computed. */
+INLINE void fetch_later(Tile *t, const float *map, ptrdiff_t row)
 {
-    Vec sum[12 * PANEL_VECTORS]; /* those of `rows` are used */
-    const ptrdiff_t a_row = t->a_row;
-    UNROLL for (int i = 0; i < rows; i++) UNROLL for (int v = 0; v < PANEL_VECTORS; v++)
-        __builtin_prefetch(t->c + i * t->c_row + v * VL, 1);
-    UNROLL for (int i = 0; i < rows * PANEL_VECTORS; i++) sum[i] = (Vec){0};
-    /* Three pointers, four rows each: addresses of base plus multiples of one stride. */
-    const float *a0 = t->a, *a4 = a0 + 4 * a_row, *a8 = a0 + 8 * a_row, *b = t->b;
-    const ptrdiff_t b_row = packing ? t->b_row : PANEL_COLUMNS;
-    float *packed = t->packed;
-    for (int left = t->terms; left > 0; left -= AHEAD_TERMS) {
-        const int terms = left < AHEAD_TERMS ? left : AHEAD_TERMS;
-        if (t->ahead)
-            fetch_line(t->ahead);
-        for (int k = 0; k < terms; k++) {
-            Vec w[PANEL_VECTORS];
-            UNROLL for (int v = 0; v < PANEL_VECTORS; v++) w[v] = load(b + v * VL);
-            if (packing) {
-                if (turned)
-                    __builtin_prefetch(a0 + PACK_AHEAD * a_row, 0, 3);
-                UNROLL for (int n = 0; n < PANEL_COLUMNS; n += LINE)
-                    __builtin_prefetch(b + PACK_AHEAD * b_row + n, 0, 3);
-                UNROLL for (int v = 0; v < PANEL_VECTORS; v++) store(packed + v * VL, w[v]);
-                packed += PANEL_COLUMNS;
-            }
-            UNROLL for (int i = 0; i < rows; i++)
-            {
-                Vec x = splat(turned ? a0[i] : (i < 4 ? a0 : i < 8 ? a4 : a8)[(i & 3) * a_row]);
-                UNROLL for (int v = 0; v < PANEL_VECTORS; v++) sum[i * PANEL_VECTORS + v] += x * w[v];
-            }
-            a0 += turned ? a_row : 1, a4++, a8++;
-            b += b_row;
+    t->later[t->num_later] = map;
+    t->later_row[t->num_later++] = row;
+}
+
+/* Fetch row i of these maps. One row now and then, since a core can wait for a dozen lines alone, and those of A and B
+ * are among them. */
+INLINE void fetch_row(const int vectors, const Tile *t, int i)
+{
+    for (int m = 0; m < t->num_later; m++)
+        for (int n = 0; n < vectors * VL; n += LINE)
+            __builtin_prefetch(t->later[m] + i * t->later_row[m] + n);
+}
+
+/* Where the terms of a tile are read, and where packed ones go. Three pointers to A, four rows each: addresses of base
+ * plus multiples of one stride. */
+typedef struct TilePlace {
+    const float *a0, *a4, *a8, *b;
+    float *packed;
+} TilePlace;
+
+/* The next `terms` terms; `rows`, `vectors`, `turned`, which is that of the tile, and `packing`, whether there is
+ * `packed`, are constants, as is `terms`. */
+INLINE void add_terms(const int rows, const int vectors, const int turned, const int packing, const Tile *t,
+                      const int terms, TilePlace *p, Vec *sum)
+{
+    const ptrdiff_t a_row = t->a_row, b_row = packing ? t->b_row : vectors * VL, a_term = turned ? a_row : 1;
+    UNROLL for (int k = 0; k < terms; k++)
+    {
+        Vec w[WIDE_VECTORS];
+        UNROLL for (int v = 0; v < vectors; v++) w[v] = load(p->b + k * b_row + v * VL);
+        if (packing) {
+            if (turned)
+                __builtin_prefetch(p->a0 + (PACK_AHEAD + k) * a_row, 0, 3);
+            UNROLL for (int n = 0; n < vectors * VL; n += LINE)
+                __builtin_prefetch(p->b + (PACK_AHEAD + k) * b_row + n, 0, 3);
+            UNROLL for (int v = 0; v < vectors; v++) store(p->packed + (k * vectors + v) * VL, w[v]);
+        }
+        UNROLL for (int i = 0; i < rows; i++)
+        {
+            const float *a = turned ? p->a0 + i : (i < 4 ? p->a0 : i < 8 ? p->a4 : p->a8) + (i & 3) * a_row;
+            Vec x = splat(a[k * a_term]);
+            UNROLL for (int v = 0; v < vectors; v++) sum[i * vectors + v] += x * w[v];
         }
     }
-    float *c = t->c;
-    if (t->add)
-        UNROLL for (int i = 0; i < rows; i++) UNROLL for (int v = 0; v < PANEL_VECTORS; v++)
-            sum[i * PANEL_VECTORS + v] = load(c + i * t->c_row + v * VL) + sum[i * PANEL_VECTORS + v];
-    UNROLL for (int i = 0; i < rows; i++) UNROLL for (int v = 0; v < PANEL_VECTORS; v++)
-        store(c + i * t->c_row + v * VL, sum[i * PANEL_VECTORS + v]);
+    p->a0 += terms * a_term, p->a4 += terms, p->a8 += terms;
+    p->b += terms * b_row;
+    if (packing)
+        p->packed += terms * vectors * VL;
 }
 
-#define DEFINE_TILE(ROWS)                                            \
-    static __attribute__((noinline)) void tile_##ROWS(const Tile *t) \
-    {                                                                \
-        if (t->packed && t->turned)                                  \
-            tile(ROWS, 1, 1, t);                                     \
-        else if (t->packed)                                          \
-            tile(ROWS, 0, 1, t);                                     \
-        else if (t->turned)                                          \
-            tile(ROWS, 1, 0, t);                                     \
-        else                                                         \
-            tile(ROWS, 0, 0, t);                                     \
+INLINE void tile(const int rows, const int vectors, const int turned, const int packing, const Tile *t)
+{
+    Vec sum[24]; /* those of `rows` are used */
+    TilePlace p = {t->a, t->a + 4 * t->a_row, t->a + 8 * t->a_row, t->b, t->packed};
+    UNROLL for (int i = 0; i < rows * vectors; i++) sum[i] = (Vec){0};
+    int left = t->terms;
+    for (int i = 0; left >= AHEAD_TERMS; left -= AHEAD_TERMS, i++) {
+        if (t->ahead)
+            fetch_line(t->ahead);
+        if (i < rows)
+            fetch_row(vectors, t, i);
+        for (int k = 0; k < AHEAD_TERMS; k += 4)
+            add_terms(rows, vectors, turned, packing, t, 4, &p, sum);
+    }
+    for (; left > 0; left--)
+        add_terms(rows, vectors, turned, packing, t, 1, &p, sum);
+    float *c = t->c;
+    UNROLL for (int i = 0; i < rows; i++) UNROLL for (int v = 0; v < vectors; v++)
+    {
+        float *at = c + i * t->c_row + v * VL;
+        store_or_add(at, sum[i * vectors + v], t->add);
+    }
+}
+
+#define DEFINE_TILE(NAME, ROWS, VECTORS)                      \
+    static __attribute__((noinline)) void NAME(const Tile *t) \
+    {                                                         \
+        if (t->packed && t->turned)                           \
+            tile(ROWS, VECTORS, 1, 1, t);                     \
+        else if (t->packed)                                   \
+            tile(ROWS, VECTORS, 0, 1, t);                     \
+        else if (t->turned)                                   \
+            tile(ROWS, VECTORS, 1, 0, t);                     \
+        else                                                  \
+            tile(ROWS, VECTORS, 0, 0, t);                     \
     }
 
-DEFINE_TILE(1)
-DEFINE_TILE(2)
-DEFINE_TILE(4)
-DEFINE_TILE(6)
-DEFINE_TILE(8)
-DEFINE_TILE(12)
+DEFINE_TILE(tile_1, 1, PANEL_VECTORS)
+DEFINE_TILE(tile_2, 2, PANEL_VECTORS)
+DEFINE_TILE(tile_4, 4, PANEL_VECTORS)
+DEFINE_TILE(tile_6, 6, PANEL_VECTORS)
+DEFINE_TILE(tile_8, 8, PANEL_VECTORS)
+DEFINE_TILE(tile_12, 12, PANEL_VECTORS)
+DEFINE_TILE(wide_1, 1, WIDE_VECTORS)
+DEFINE_TILE(wide_2, 2, WIDE_VECTORS)
+DEFINE_TILE(wide_4, 4, WIDE_VECTORS)
+DEFINE_TILE(wide_6, 6, WIDE_VECTORS)
 
-INLINE void run_tile(int rows, const Tile *t)
+/* `vectors`, those of the panel, is a constant. */
+INLINE void run_tile(int rows, const int vectors, const Tile *t)
 {
-    if (TILE_ROWS == 12 && rows == 12)
+    const int wide = vectors > PANEL_VECTORS;
+    if (wide && rows == 6)
+        wide_6(t);
+    else if (!wide && TILE_ROWS == 12 && rows == 12)
         tile_12(t);
-    else if (TILE_ROWS == 12 && rows == 8)
+    else if (!wide && TILE_ROWS == 12 && rows == 8)
         tile_8(t);
-    else if (TILE_ROWS == 6 && rows == 6)
+    else if (!wide && TILE_ROWS == 6 && rows == 6)
         tile_6(t);
     else if (rows == 4)
-        tile_4(t);
+        wide ? wide_4(t) : tile_4(t);
     else if (rows == 2)
-        tile_2(t);
+        wide ? wide_2(t) : tile_2(t);
     else
-        tile_1(t);
+        wide ? wide_1(t) : tile_1(t);
 }
 
-/* Panels from rows: out[panel][k][n] = in[k * row + n], k < terms, n < columns. */
+/* Panels of PANEL_COLUMNS from rows: out[panel][k][n] = in[k * row + n], k < terms, n < columns. */
 static void pack_rows(const float *in, ptrdiff_t row, int terms, int columns, float *out)
 {
     for (int first = 0; first < columns; first += PANEL_COLUMNS) {
@@ -189,17 +237,17 @@ INLINE void transpose_strip(const float *in, ptrdiff_t row, int count, int terms
             out[k * out_row + n] = n < count ? in[n * row + k] : 0;
 }
 
-/* Panels from columns: out[panel][k][n] = in[n * row + k], k < terms, n < columns. */
-static void pack_columns(const float *in, ptrdiff_t row, int terms, int columns, float *out)
+/* Panels of `vectors` from columns: out[panel][k][n] = in[n * row + k], k < terms, n < columns. */
+static void pack_columns(const float *in, ptrdiff_t row, int terms, int columns, int vectors, float *out)
 {
-    for (int first = 0; first < columns; first += PANEL_COLUMNS, out += (ptrdiff_t)terms * PANEL_COLUMNS)
-        for (int v = 0; v < PANEL_COLUMNS; v += VL) {
+    for (int first = 0; first < columns; first += vectors * VL, out += (ptrdiff_t)terms * vectors * VL)
+        for (int v = 0; v < vectors * VL; v += VL) {
             int count = columns - first - v;
             transpose_strip(in + (first + v) * row, row,
                             count < 0    ? 0
                             : count > VL ? VL
                                          : count,
-                            terms, out + v, PANEL_COLUMNS);
+                            terms, out + v, vectors * VL);
         }
 }
 

@@ -126,12 +126,12 @@ def test_edges_grow_with_the_blocks_and_no_faster():
 
 
 def test_auto_has_blocks_for_eight_threads():
-    """Check that products of the 124M network, of a batch of 4 and of a single long sample, have 16 blocks or more, of
+    """Check that products of the 124M network, of a batch of 4 and of a single long sample, have 12 blocks or more, of
     at most 256 rows, and that short loops are not cut."""
     for options in ({"batch": 4, "sequence": 64}, {"batch": 1, "sequence": 1024}):
         for loop in lower("gpt2", phase="forward", **options).loops:
             if loop.kernel in ("linear_forward", "attention_forward"):
-                assert 16 <= loop.num_blocks <= 64, (loop, loop.num_blocks)
+                assert 12 <= loop.num_blocks <= 64, (loop, loop.num_blocks)
     assert max(loop.num_blocks for loop in lower("gpt2_tiny", batch=1, sequence=16).loops) <= 16
 
 

@@ -15,8 +15,10 @@ from .maps import TokenMap
 
 BLOCKS_WANTED = 16  # for eight threads
 ROWS = 256  # of a block, at most: weights are read once for each
-COLUMNS = 32  # of a panel of the kernels' matrices: output features are cut in multiples
+COLUMNS = 64  # of a wide panel of the kernels' matrices: output features of products are cut in multiples
+NARROW = 32  # of a panel: what other loops cut, in multiples
 OUTPUTS = 16  # a block of a weight gradient packs all inputs: it has as many outputs as it can, in multiples of this
+FEWEST_OUTPUTS = 96  # of such a block: fewer, and packing counts
 WIDE = 96  # columns of a block whose first factor comes from memory, at least, if its rows can be halved
 FACTOR_BYTES = 8 << 20  # of the rows of a first factor that comes from memory for each block
 KEY_SLICES = 8  # of a sample backward, at most
@@ -77,7 +79,7 @@ def weight_blocks(
         row_ranges = [(n[0] * gradient.sequence, n[1] * gradient.sequence) for n in samples]
         return row_ranges, ranges(outputs, min(cut.channels or outputs, outputs))
     row_ranges = ranges(rows, ROWS) if low.options.chain else [(0, rows)]
-    return row_ranges, _pieces(outputs, _wanted(low, flops) / len(row_ranges), step=OUTPUTS)
+    return row_ranges, _pieces(outputs, _wanted(low, flops) / len(row_ranges), OUTPUTS, FEWEST_OUTPUTS)
 
 
 def attention_blocks(
@@ -93,7 +95,7 @@ def attention_blocks(
         head = math.ceil(heads / min(heads, math.ceil(number * samples / low.batch)))
         slices = math.ceil(number * samples * head / (low.batch * heads))
         most = length if backward else min(ROWS, length)
-        sizes = samples, head, min(most, math.ceil(length / slices / COLUMNS) * COLUMNS)
+        sizes = samples, head, min(most, math.ceil(length / slices / NARROW) * NARROW)
     # Backward each slice of keys has partial sums of its own: their number is bounded, and so are they.
     rows = max(sizes[2], math.ceil(length / KEY_SLICES)) if backward else sizes[2]
     return ranges(low.batch, sizes[0]), ranges(heads, sizes[1]), ranges(length, rows)
@@ -105,7 +107,7 @@ def feature_blocks(low: Lowering, features: int) -> list[tuple[int, int]]:
     if not cut.is_auto:
         return ranges(features, min(cut.channels or features, features))
     size = 4.0 * low.batch * low.options.sequence * features
-    return _pieces(features, max(1, min(cut.wanted(BLOCKS_WANTED), size / SHORTEST_BYTES)))
+    return _pieces(features, max(1, min(cut.wanted(BLOCKS_WANTED), size / SHORTEST_BYTES)), NARROW)
 
 
 def position_blocks(low: Lowering, positions: int) -> list[tuple[int, int]]:
@@ -119,6 +121,7 @@ def _wanted(low: Lowering, flops: float) -> int:
     return max(1, min(low.options.cut.wanted(BLOCKS_WANTED), int(flops / SHORTEST_FLOPS)))
 
 
-def _pieces(total: int, number: float, step: int = COLUMNS) -> list[tuple[int, int]]:
-    """At least so many ranges, unless they were smaller than the kernels' panels; sizes are multiples of `step`."""
-    return ranges(total, max(COLUMNS, int(total / max(number, 1) / step) * step))
+def _pieces(total: int, number: float, step: int = COLUMNS, least: int = 0) -> list[tuple[int, int]]:
+    """At least so many ranges, unless they were smaller than `least` or `step`; sizes are multiples of `step`."""
+    number = math.ceil(total / max(step, least, int(total / max(number, 1) / step) * step))
+    return ranges(total, math.ceil(total / number / step) * step)
