@@ -140,7 +140,9 @@ _COLUMNS = (
     time_column("step_s", "simulated"),
     time_column("measured_s", "measured"),
     Column("error", lambda r: f"{r['error']:+.1%}" if r["error"] is not None else "", True),
-    number_column("speedup"),
+    Column(
+        "speedup", lambda r: " to ".join(dict.fromkeys(f"{r[key]:.2f}" for key in ("speedup", "speedup_high"))), True
+    ),
     number_column("efficiency"),
     Column("idle", lambda r: percent(round(r["idle"], 2) + 0), True),  # no "-0%"
     percent_column("runtime", digits=1),

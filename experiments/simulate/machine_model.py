@@ -6,7 +6,7 @@ import json
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import numpy as np
 from msgspec import Meta
@@ -72,6 +72,10 @@ class MachineModel:
         core's cache; 0: no longer.
     wake_s, spin_s : float
         To wake a sleeping thread; how long idle threads of the task models look for work before they sleep.
+    bandwidth_beyond : {"saturates", "proportional"}
+        Beyond the last point of `bandwidth_bytes_per_s`; see `saturated` and `continued`.
+    barrier_beyond : {"counter", "tree"}
+        What a barrier costs beyond the last point of its curve; see `extrapolated`.
     """
 
     name: Text = "ideal"
@@ -84,6 +88,8 @@ class MachineModel:
     transfer_bytes_per_s: Amount = 0.0
     wake_s: Seconds = 0.0
     spin_s: Annotated[float, Meta(ge=0)] = math.inf
+    bandwidth_beyond: Literal["saturates", "proportional"] = "saturates"
+    barrier_beyond: Literal["counter", "tree"] = "counter"
     overheads: Overheads = field(default_factory=Overheads)
 
     @property
@@ -96,7 +102,8 @@ class MachineModel:
         if not self.shares_anything:
             return None
         active = np.arange(1, threads + 1)
-        bandwidth = continued(self.bandwidth_bytes_per_s or {1: 1.0}, active)
+        go_on = saturated if self.bandwidth_beyond == "saturates" else continued
+        bandwidth = go_on(self.bandwidth_bytes_per_s or {1: 1.0}, active)
         capacity = np.minimum(continued(self.capacity or {1: 1.0}, active), active)
         one = bandwidth[0]
         return np.append(1.0, bandwidth / one), np.append(1.0, np.maximum(active / capacity, 1.0))
@@ -128,7 +135,7 @@ class MachineModel:
 def _toml(value: Any) -> str:
     if isinstance(value, Mapping):
         return "{ " + ", ".join(f"{key} = {_toml(each)}" for key, each in sorted(value.items())) + " }"
-    return f"{value:.4g}" if isinstance(value, float) else str(value)
+    return f"{value:.4g}" if isinstance(value, float) else json.dumps(value)
 
 
 def continued(curve: Mapping[int, float], threads: np.ndarray) -> np.ndarray:
@@ -141,14 +148,30 @@ def continued(curve: Mapping[int, float], threads: np.ndarray) -> np.ndarray:
     return np.where(threads > known[-1], values[-1] * threads / known[-1], inside)
 
 
-def extrapolated(curve: Mapping[int, float], threads: int, per_thread: float) -> float:
-    """Return a cost that grows with the threads, such as that of a barrier: linear between its points; beyond the last
-    one each thread adds `per_thread`, a transfer of the cache line on which the threads meet."""
+def saturated(curve: Mapping[int, float], threads: np.ndarray) -> np.ndarray:
+    """Return a bandwidth by threads that beyond its last point goes on as b(n) = n b(1) / (1 + s (n - 1)).
+
+    Each further thread waits for the ones before it by the share s, which the last point gives; bandwidth never passes
+    b(1) / s. Where the last point has more than its threads' part, s is 0.
+    """
+    last = max(curve)
+    one = continued(curve, np.array([1]))[0]
+    share = max(0.0, (last * one / curve[last] - 1) / (last - 1)) if last > 1 else 0.0
+    beyond = curve[last] * (threads / last) * (1 + share * (last - 1)) / (1 + share * (threads - 1))
+    return np.where(threads > last, beyond, continued(curve, threads))
+
+
+def extrapolated(curve: Mapping[int, float], threads: int, line_s: float, form: str = "counter") -> float:
+    """Return a cost that grows with the threads, such as that of a barrier: linear between its points. Beyond the last
+    one a counter adds for each thread a transfer of the cache line on which all meet; a tree, for each doubling, one
+    transfer on the way up and one down."""
     if not curve:
         return 0.0
     known = sorted(curve)
     value = float(np.interp(threads, known, [curve[n] for n in known]))
-    return value + max(0, threads - known[-1]) * per_thread
+    if threads <= known[-1]:
+        return value
+    return value + line_s * (threads - known[-1] if form == "counter" else 2 * math.log2(threads / known[-1]))
 
 
 def machine_of(values: Mapping[str, Any], source: str) -> MachineModel:

@@ -155,7 +155,7 @@ def simulate(
     serial = spec.is_serial
     costs = {
         "chunk": overheads.chunk_s + (machine.line_s if threads > 1 else 0.0),
-        "barrier": 0.0 if serial else extrapolated(barriers, threads, machine.line_s),
+        "barrier": 0.0 if serial else extrapolated(barriers, threads, machine.line_s, machine.barrier_beyond),
         "line": machine.line_s,
         "wake": machine.wake_s,
         "spin": machine.spin_s,

@@ -25,7 +25,7 @@ from ..results.files import write_atomically
 from ..results.folder import read_results
 from ..results.rows import MachineRow
 from ..subjects.models import SERIAL, ModelSpec
-from .machine_model import MachineModel, continued, read_machine
+from .machine_model import MAX_CORES, MachineModel, continued, read_machine
 from .policies import Subject, can_simulate, simulate
 
 MACHINE = "machine.toml"  # the machine that measured a folder, in the folder
@@ -172,8 +172,9 @@ def prediction_table(
     nothing measured stands beside their times.
 
     Columns: plan_id, model, threads, step_s, speedup (over the best serial run, simulated on the same machine),
-    efficiency, inflation, runtime, idle (parts of threads x time), measured_s, measured_speedup, error (predicted
-    over measured time, less 1; NaN where nothing was measured), usable (whether what was measured is), far (beyond four
+    speedup_high (with bandwidth in proportion to the threads and barriers as trees beyond the points of the machine's
+    file), efficiency, inflation, runtime, idle (parts of threads x time), measured_s, measured_speedup, error (of the
+    prediction, less 1; NaN where nothing was measured), usable (whether what was measured is), far (beyond four
     times the measured threads).
     """
     chosen = tuple(models or simulated_models(sweep, plan_id))
@@ -189,11 +190,14 @@ def _prediction_table(sweep, plan_id, threads, machine, models, seed) -> pd.Data
     own = sweep.typical_time((plan_id, SERIAL, 1)).value
     t1 = simulate(subject, SERIAL, 1, target).step_s * (sweep.typical_time(serial).value / own if serial else 1.0)
     most = max(n for _, n in sweep.points_of(plan_id))
+    best = replace(target, bandwidth_beyond="proportional", barrier_beyond="tree")
+    known = max((*target.bandwidth_bytes_per_s, *target.overheads.barrier_s), default=MAX_CORES)
     rows = []
     for model in models:
         for n in threads:
             found = simulate(subject, model, n, target, seed=seed)
             measured = sweep.typical_time((plan_id, model, n)).value if machine is None else math.nan
+            high = simulate(subject, model, n, best, seed=seed) if n > known else found
             total = found.useful_s + found.inflation_s + found.runtime_s + found.idle_s
             point = {"plan_id": plan_id, "model": model, "threads": n}
             rows.append(
@@ -201,6 +205,7 @@ def _prediction_table(sweep, plan_id, threads, machine, models, seed) -> pd.Data
                     **point,
                     "step_s": found.step_s,
                     "speedup": t1 / found.step_s,
+                    "speedup_high": t1 / high.step_s,
                     "efficiency": t1 / found.step_s / n,
                     "inflation": found.inflation_s / total,
                     "runtime": found.runtime_s / total,

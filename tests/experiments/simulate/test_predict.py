@@ -10,7 +10,7 @@ from forktask.cython_src.errors import UsageError
 from forktask.experiments.analysis.limits import bound_table
 from forktask.experiments.analysis.load import load
 from forktask.experiments.commands.main import main
-from forktask.experiments.simulate.machine_model import continued, extrapolated, machine_of, read_machine
+from forktask.experiments.simulate.machine_model import continued, extrapolated, machine_of, read_machine, saturated
 from forktask.experiments.simulate.predict import (
     error_text,
     machine_of_sweep,
@@ -128,3 +128,17 @@ def test_curves_go_on_beyond_their_last_point():
     assert extrapolated({1: 1.0, 2: 3.0}, 2, 0.5) == 3.0
     assert extrapolated({1: 1.0, 2: 3.0}, 6, 0.5) == 5.0
     assert extrapolated({}, 6, 0.5) == 0.0
+    assert extrapolated({1: 1.0, 2: 3.0}, 16, 0.5, "tree") == 3.0 + 2 * 3 * 0.5
+
+
+def test_bandwidth_saturates_as_its_last_point_says():
+    """Check the formula between points and beyond, its limit, and sixteen threads of a machine whose
+    bandwidth on one and two threads is known (docs/guide/simulate.md)."""
+    curve = {1: 26.3, 2: 46.8}
+    assert saturated(curve, np.array([1, 2])).tolist() == [26.3, 46.8]
+    sixteen, many = saturated(curve, np.array([16, 10_000]))
+    assert sixteen == pytest.approx(147, abs=1) and many < 26.3 / (2 * 26.3 / 46.8 - 1)
+    assert saturated({1: 10.0, 2: 20.0}, np.array([8])).tolist() == [80.0]
+    assert saturated({1: 10.0, 2: 25.0}, np.array([8])).tolist() == [100.0]
+    assert saturated({4: 20.0}, np.array([8])).tolist() == [40.0]
+    assert saturated({1: 10.0}, np.array([8])).tolist() == [80.0]
