@@ -50,6 +50,7 @@ space := $() $()
 install: $(VENV)/.installed
 
 $(VENV)/.installed: $(BUILT_FROM)
+	@echo "Installing forktask in $(VENV): packages from the index, then compiling; about 4 minutes on two cores, 0.4 GB."
 	test -x $(BIN)/pip || $(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet .
 	touch $@

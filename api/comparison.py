@@ -270,7 +270,7 @@ def compare(
     out : path, optional
         Results folder; default: results/<date and time>.
     quick : bool
-        Measure one short repetition: a check that it works.
+        Measure one short generation: a check that it works.
     title : str
         Title of the report.
     **settings

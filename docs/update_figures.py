@@ -264,7 +264,7 @@ def blocks_of(sweep: Sweep) -> dict[str, tuple[str, str]]:
     found = {}
     for plan_id, name in zip(plans, ("fine", "coarse"), strict=True):
         images = sweep.records[plan_id]["granularity"].removeprefix("images=")
-        text = f"{images} image{'s' * (images != '1')} each, {sweep.plans[plan_id].num_tasks} a step"
+        text = f"{images} image{'s' * (images != '1')} each, {sweep.plans[plan_id].num_tasks} per step"
         found[name] = (plan_id, text)
     return found
 
@@ -277,7 +277,7 @@ def measured(sweep: Sweep) -> str:
     blocks = blocks_of(sweep)
     for name, (plan_id, _) in blocks.items():
         columns += [
-            Column(f"{name}: a step", lambda row, plan_id=plan_id: time(points[plan_id, row["model"]]["time_s"]), True),
+            Column(f"{name}: step", lambda row, plan_id=plan_id: time(points[plan_id, row["model"]]["time_s"]), True),
             Column("time / fork-join", lambda row, plan_id=plan_id: ratio_text(points[plan_id, row["model"]])),
         ]
     first = blocks["fine"][0]
@@ -292,9 +292,8 @@ def measured(sweep: Sweep) -> str:
         f"{README_RESULTS}`; "
         f"[the samples]({folder.relative_to(ROOT)}/{SAMPLES})."
     )
-    image = f"![Ratios of times to fork-join with their intervals](docs/images/{README_RESULTS}-forest.svg)"
     said = textwrap.fill(about, 120, break_on_hyphens=False)
-    return "\n".join([*markdown_table(columns, rows), "", image, "", said, ""])
+    return "\n".join([*markdown_table(columns, rows), "", said, ""])
 
 
 def machine_of(environment: dict) -> str:

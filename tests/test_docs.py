@@ -298,3 +298,15 @@ def update_outputs(page: Path) -> None:
 if __name__ == "__main__":
     for name in sys.argv[1:]:
         update_outputs(Path(name))
+
+
+def test_the_first_page_is_short_and_names_the_place_for_bugs_alone():
+    """Check that the README has at most 120 lines and one forest plot, and that pages and messages that ask for reports
+    of bugs name one place."""
+    text = (ROOT / "README.md").read_text()
+    assert len(text.splitlines()) <= 120 and text.count("demonstration-forest.svg") == 1
+    assert "Report a bug to whoever gave you this copy" in text
+    sources = [path for folder in ("experiments", "api", "cython_src") for path in (ROOT / folder).rglob("*.py")]
+    for path in (*PAGES, *sources):
+        for match in re.finditer(r"report it\b.{0,60}", path.read_text()):
+            assert "whoever gave you this copy" in match[0] or "README.md#" in match[0], (name_of(path), match[0])

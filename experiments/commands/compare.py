@@ -51,7 +51,7 @@ def add_arguments(parser: ArgumentParser) -> None:
         "--budget",
         type=duration,
         metavar="TIME",
-        help=f"such as 90s or 3min: repetitions go on until all is decided within 1 %%, or this is spent; default: "
+        help=f"such as 90s or 3min: generations go on until all is decided within 1 %%, or this is spent; default: "
         f"{BUDGET_S / 60:g}min, without --repeats",
     )
     add_output(parser)

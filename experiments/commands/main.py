@@ -147,8 +147,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             return _say("interrupted", 130)
         with suppress(OSError):
             traceback.print_exc()
-        said = "this is an error of forktask, not of yours; please report it with the lines above"
-        return _say(f"error: {said}", FAULT_EXIT)
+        text = "this is an error of forktask, not of yours; please report it to whoever gave you this copy"
+        return _say(f"error: {text}, with the lines above", FAULT_EXIT)
 
 
 def _run(words: Sequence[str]) -> int:

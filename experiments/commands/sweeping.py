@@ -41,7 +41,7 @@ def add_output(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--quick",
         action="store_true",
-        help="one short repetition, of a file with the small sizes in its place: a check that it works",
+        help="one short generation, of a file with the small sizes in its place: a check that it works",
     )
 
 

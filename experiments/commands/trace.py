@@ -28,7 +28,7 @@ HELP = "log what every thread does at every moment of a run"
 DESCRIPTION = (
     "Run each model with its event log on and write what every thread did at every moment: running a block, "
     "scheduling, waiting and why, asleep, without a CPU; of models of a GPU what the host, each stream and each "
-    "direction of copies did. Leaves a results folder, as compare --trace with one repetition does: logs, a Gantt "
+    "direction of copies did. Leaves a results folder, as compare --trace with one generation does: logs, a Gantt "
     "picture, losses that add up, and traces for Perfetto, Paraver and ViTE."
 )
 

@@ -175,7 +175,8 @@ def _sentence(name: str, plan: Mapping[str, Any], fault: Mapping[str, str], is_g
     remedy = "mend what the tasks declare, or their kernels"
     if not is_graph:
         remedy = (
-            f"this is an error of forktask, not of yours; please report it with the network and these options: "
+            f"this is an error of forktask, not of yours; please report it to whoever gave you this copy, with the "
+            f"network and these options: "
             f"{describe(plan_options(plan))}"
         )
     return (

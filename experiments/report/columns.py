@@ -26,7 +26,7 @@ from ..tables.numbers import JUDGED_AT, interval, number, percent, percent_inter
 
 MODEL = Column("model", lambda r: model_label(r["model"]))
 THREADS = count_column("threads")
-ROUNDS = Column("rounds, gen., sess.", lambda r: f"{r['rounds']}, {r['generations']}, {r['sessions']}", True)
+ROUNDS = Column("rounds, generations, sessions", lambda r: f"{r['rounds']}, {r['generations']}, {r['sessions']}", True)
 PLAN = text_column("plan_name", "plan")
 PROBLEM = text_column("problem")
 VERDICT = text_column("verdict")
@@ -35,9 +35,12 @@ APART = percent_column("apart", "sessions apart", 1)
 ANSWER = (
     text_column("question"),
     text_column("verdict", "answer"),
+    Column("ratio", lambda r: number(r["ratio"], 3), True),
     text_column("amount", "by how much"),
+    Column("times", lambda r: _two_times(r["time_s"], r["reference_s"]), True),
     APART,
-    ROUNDS,
+    count_column("generations", "generations"),
+    count_column("sessions"),
 )
 SPEED = (
     MODEL,
@@ -278,3 +281,10 @@ MEMORY = (
     size_column("peak_bytes", "peak"),
     *(size_column(part, part) for part in (*dict.fromkeys(KINDS.values()), GRAPH, LIBRARIES, REST)),
 )
+
+
+def _two_times(first: float, second: float) -> str:
+    """Return two times, with one unit where they have the same: "1.07, 1.03 ms"."""
+    texts = time(first), time(second)
+    (number_of_first, _, unit), (*_, other_unit) = (text.partition(" ") for text in texts)
+    return f"{number_of_first}, {texts[1]}" if unit == other_unit else ", ".join(texts)

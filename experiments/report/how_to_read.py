@@ -25,7 +25,7 @@ DEFINITIONS = (
         f"comparisons of equals expect one to be wrong.",
     ),
     (
-        "rounds, gen., sess.",
+        "rounds, generations, sessions",
         "Undisturbed rounds, in each of which every contestant of a generation has one turn, in tossed order; "
         "generations of processes; sessions: what was measured from one start of a command to its end, or from several "
         f"that follow each other within {SESSION_PAUSE_S / 60:g} minutes.",

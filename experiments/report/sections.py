@@ -60,7 +60,7 @@ RAW_DATA = (
     "`forktask report` makes this page again from samples.jsonl, and writes it for other tools (`--csv`, `--latex`, "
     "...)."
 )
-JUDGING = ("answer", "verdict")  # headings of columns of verdicts
+JUDGING = "verdict"  # heading of columns of verdicts; for what answers hold is said below their table
 PARTS = re.compile(r", (?![^()]*\))")  # of a problem's name: commas in parentheses part no words
 TRACE_FILES = ("gantt.pdf", "losses.pdf", "losses.csv", "trace.json.gz", "trace.prv", "trace.paje")
 
@@ -137,7 +137,7 @@ def with_usable(sweep: Sweep, table: Table) -> Table:
 def with_scope(sweep: Sweep, table: Table) -> Table:
     """Return a table whose verdicts say for what they hold."""
     named = [
-        column._replace(heading=f"{column.heading} {scope(sweep)}") if column.heading in JUDGING else column
+        column._replace(heading=f"{column.heading} {scope(sweep)}") if column.heading == JUDGING else column
         for column in table.columns
     ]
     return replace(table, columns=tuple(named))

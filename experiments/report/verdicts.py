@@ -26,8 +26,8 @@ def answers(sweep: Sweep) -> list[dict[str, Any]]:
     -------
     list of dict
         plan_id, plan, question, label, against (the figure that shows the row: "forkjoin", "peers" or none), model,
-        reference, threads, sessions, generations, rounds, apart (of sessions, in logarithms), ratio,
-        ratio_low, ratio_high, verdict, usable, amount.
+        reference, threads, time_s, reference_s, sessions, generations, rounds, apart (of sessions, in logarithms),
+        ratio, ratio_low, ratio_high, verdict, usable, amount.
     """
     first = main_plan(sweep)
     plans = [first, *(plan_id for plan_id in sweep.plan_ids() if plan_id != first)]
@@ -59,6 +59,8 @@ def _row(sweep: Sweep, point: Point, references: Sequence[Point], what: str, aga
         "model": point[1],
         "reference": reference[1],
         "threads": point[2],
+        "time_s": sweep.typical_time(point).value,
+        "reference_s": sweep.typical_time(reference).value,
         "sessions": ratio.sessions,
         "generations": ratio.count,
         "rounds": ratio.rounds,

@@ -136,7 +136,7 @@ class Measure(Placement, frozen=True):
     profile_repeats: Annotated[
         int,
         about(
-            "profiles of each configuration, each right after a sample: at most one a repetition",
+            "profiles of each configuration, each right after a sample: at most one a generation",
             least=1,
             below=100_001,
         ),
@@ -144,8 +144,8 @@ class Measure(Placement, frozen=True):
     budget_s: Annotated[
         float,
         about(
-            "time after which no repetition begins; where the rest has room for some plans alone, the quicker ones are "
-            "repeated; repetitions end when every question is decided and its interval is within 1 %, and after "
+            "time after which no generation begins; where the rest has room for some plans alone, the quicker ones are "
+            "repeated; generations end when every question is decided and its interval is within 1 %, and after "
             "`repeats` at the latest; 0: no budget",
             least=0,
             below=MOST_SECONDS,
@@ -444,7 +444,7 @@ class Configuration:
         changed = {axis: (getattr(grid, axis), getattr(small, axis)) for axis in axes}
         return replace(
             self,
-            **small_form(self.title, self.how_to_read, changed, "one short repetition"),
+            **small_form(self.title, self.how_to_read, changed, "one short generation"),
             grid=small,
             measure=self.measure.with_changes(
                 repeats=1,
