@@ -14,6 +14,7 @@ from libc.string cimport memcpy, memmove, memset
 
 from convolution_c cimport *
 from elementwise_c cimport *
+from linear_c cimport *
 from norm_c cimport *
 
 from ..maps.nhwc cimport clear_channel_halo, image_size, pixel, row_size, set_block, set_plane
@@ -240,75 +241,63 @@ cdef void transform_tiles(const Convolution *c, const WinogradLoops *winograd, c
 
 cdef void winograd_product(const Convolution *c, ProductTask *t, const Loops *loops, const WinogradLoops *winograd,
                            const float *x, float *out, const Box *b, float *scratch) noexcept nogil:
-    """Panels that read the same channels, chunks of tiles: inputs to points, a matrix product at each point, sums to
-    outputs, two panels at a time. What is read or written next is asked for from memory in time."""
-    cdef WinogradScratch place = winograd_scratch(c, t.k, b.n1 - b.n0, b.y1 - b.y0)
+    """Panels that read the same channels, chunks of tiles: inputs to points, a matrix product of all panels at each
+    point, sums to outputs. What is read or written next is asked for from memory in time."""
+    cdef WinogradScratch place = winograd_scratch(c, t.k, b.n1 - b.n0, b.y1 - b.y0, t.num_panels)
     cdef int m = c.side, points = place.points, channels = place.channels
     cdef int tiles_y = (b.y1 - b.y0 + m - 1) // m, tiles_x = (c.target.width + m - 1) // m
     cdef int total = (b.n1 - b.n0) * tiles_y * tiles_x
     cdef PixelGroup *groups = <PixelGroup *> scratch
-    cdef float *v = scratch + place.inputs
+    cdef float *bias = NULL if t.bias == NULL else scratch + place.bias
     cdef float *sums = scratch + place.sums
-    cdef float bias[32]
-    cdef const float *all_bias = t.bias
     cdef const float *packed = t.b
     cdef const int32_t *inputs = t.panel_input
     cdef int panels = t.num_panels, last = t.last_columns, activation = t.activation, accumulate = t.accumulate
-    cdef int done, count, i, p, run, run_stop, panel, width, rows, columns, tile
+    cdef int done, count, i, p, run = 0, stop, width, rows, columns, tile
     cdef Tap tap
     tap.a = tap.b = 0
+    if bias != NULL:  # in whole panels
+        memset(bias, 0, panels * LANES * sizeof(float))
+        memcpy(bias, t.bias, ((panels - 1) * LANES + last) * sizeof(float))
     t.taps, t.groups, t.panel_input, t.bias = &tap, groups, NULL, NULL
     t.num_taps, t.activation, t.accumulate = 1, 0, 0
     t.store_columns = t.last_columns = LANES
     t.pixel = channels
     t.panel = <Py_ssize_t> points * t.k * LANES
-    run = 0
     while run < panels:
-        run_stop = panels
-        if inputs != NULL:
-            run_stop = run + 1
-            while run_stop < panels and inputs[run_stop] == inputs[run]:
-                run_stop += 1
+        stop = panels if inputs == NULL else run + 1
+        while stop < panels and inputs[stop] == inputs[run]:
+            stop += 1
+        t.num_panels = stop - run
+        t.out_pixel = width = t.num_panels * LANES
+        for i in range((place.chunk + 3) // 4):
+            groups[i].a = 4 * i * channels
+            groups[i].c = 4 * i * width
+            groups[i].first = 0
+            groups[i].count = 4
         done = 0
         while done < total:
             count = min(place.chunk, total - done)
             transform_tiles(c, winograd, &place, x + (inputs[run] if inputs != NULL else 0), b, done, count, scratch)
             t.num_groups = (count + 3) // 4
-            panel = run
-            while panel < run_stop:
-                t.num_panels = min(WINOGRAD_PANELS, run_stop - panel)
-                width = t.num_panels * LANES
-                t.out_pixel = width
-                for i in range(t.num_groups):
-                    groups[i].a = 4 * i * channels
-                    groups[i].c = 4 * i * width
-                    groups[i].first = 0
-                    groups[i].count = 4
-                for p in range(points):
-                    t.a = v + p * place.inputs_point
-                    t.b = packed + panel * t.panel + <Py_ssize_t> p * t.k * LANES
-                    t.c = sums + p * place.sums_point
-                    request_outputs(c, out + panel * LANES, b, tiles_y, tiles_x,
-                                    (done * points + count * p) * m // points,
-                                    (done * points + count * (p + 1)) * m // points, width)
-                    loops.product(t)
-                if all_bias != NULL:
-                    memset(bias, 0, sizeof(bias))
-                    memcpy(bias, all_bias + panel * LANES,
-                           (width if panel + t.num_panels < panels else width - LANES + last) * sizeof(float))
-                for i in range(count):
-                    tile = done + i
-                    rows = tile // tiles_x % tiles_y * m
-                    columns = tile % tiles_x * m
-                    winograd.output[m // 2 - 1](
-                        sums + i * width, place.sums_point, width, NULL if all_bias == NULL else bias, activation,
-                        accumulate, out + panel * LANES
-                        + pixel(&c.target, b.n0 + tile // (tiles_x * tiles_y), b.y0 + rows, columns),
-                        row_size(&c.target), c.target.pitch, min(m, b.y1 - b.y0 - rows),
-                        min(m, c.target.width - columns))
-                panel += t.num_panels
+            for p in range(points):
+                t.a = scratch + place.inputs + p * place.inputs_point
+                t.b = packed + run * t.panel + <Py_ssize_t> p * t.k * LANES
+                t.c = sums + p * place.sums_point
+                request_outputs(c, out + run * LANES, b, tiles_y, tiles_x, (done * points + count * p) * m // points,
+                                (done * points + count * (p + 1)) * m // points, width)
+                loops.product(t)
+            for i in range(count):
+                tile = done + i
+                rows = tile // tiles_x % tiles_y * m
+                columns = tile % tiles_x * m
+                winograd.output[m // 2 - 1](
+                    sums + i * width, place.sums_point, width, NULL if bias == NULL else bias + run * LANES,
+                    activation, accumulate, out + run * LANES
+                    + pixel(&c.target, b.n0 + tile // (tiles_x * tiles_y), b.y0 + rows, columns),
+                    row_size(&c.target), c.target.pitch, min(m, b.y1 - b.y0 - rows), min(m, c.target.width - columns))
             done += count
-        run = run_stop
+        run = stop
 
 
 cdef void add_residual(const Convolution *c, float *residual, float *out, const Box *b,
@@ -536,6 +525,9 @@ cdef int conv_backward_weights(const void *args, Py_ssize_t block, const TaskCon
     cdef int k = panel_inputs(c.source.channels, c.target.channels, c.groups, starts)
     cdef int o = a.o0, o_stop, i, i_stop, bound
     cdef bint first
+    if is_matrix_product(&c):
+        weight_product(&c, linear_loops(a.micro), &a, out, bias, <float *> context.scratch)
+        return 0
     while o < a.o1:
         o_stop = min(<int> a.o1, o + piece_outputs(&c))
         first = a.bias_output != NULL and a.i0 == 0
@@ -563,6 +555,25 @@ cdef int conv_backward_weights(const void *args, Py_ssize_t block, const TaskCon
             i = i_stop
         o = o_stop
     return 0
+
+
+cdef void weight_product(const Convolution *c, const LinearLoops *loops, const nhwc_conv_backward_weights_args *a,
+                         float *out, float *bias, float *scratch) noexcept nogil:
+    """The weight gradient of a linear layer whose rows are the pixels."""
+    cdef LinearGradientTask task
+    task.gradient = a.gradient + pixel(&c.source, a.n0, 0, 0) + a.o0
+    task.input = a.input + pixel(&c.target, a.n0, 0, 0) + a.i0
+    task.c_row = c.target.channels
+    task.c = out + a.o0 * task.c_row + a.i0
+    task.bias = bias + a.o0 if a.bias_output != NULL and a.i0 == 0 else NULL
+    task.gradient_row = c.source.pitch
+    task.input_row = c.target.pitch
+    task.rows = (a.n1 - a.n0) * c.source.height * c.source.width
+    task.outputs = a.o1 - a.o0
+    task.inputs = a.i1 - a.i0
+    task.accumulate = c.option
+    task.scratch = scratch
+    loops.backward_weights(&task)
 
 
 cdef inline void request(Request *r, const NhwcMap *m, const float *x, int n, int y, int x_,

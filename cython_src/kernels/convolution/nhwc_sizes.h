@@ -9,6 +9,7 @@
 
 #include "kernel_arguments.h" /* written by the build from interface/arguments.py */
 #include "nhwc_loops.h"
+#include "cython_src/kernels/linear/linear_loops.h"
 
 #define MAX_KERNEL   15    /* side of a kernel */
 #define MAX_CHANNELS 16384 /* of a map */
@@ -19,8 +20,8 @@ enum {
     MAX_GROUPS = 1024,       /* groups of pixels in a list, unless two rows have more */
     ROW_FLOATS = 1 << 16,    /* copied rows of inputs */
     SMALL_WEIGHTS = 1 << 16, /* floats that may stay in the L2 cache beside a list of pixels */
-    WINOGRAD_PANELS = 2,     /* panels that are summed at a time */
     WEIGHT_TILES = 32,       /* Winograd tiles of a strip of the weight gradient */
+    MATRIX_CHANNELS = 64,    /* of a weight gradient that is a product of matrices, at least */
     STRIP = 128              /* pixels of a strip of the weight gradient, at least */
 };
 
@@ -172,32 +173,34 @@ static inline int flat_groups(const Convolution *c, int k, int num_panels)
     return (int)smaller(MAX_GROUPS - 3, list_groups(c->source.pitch + beside)) / 3 * 3;
 }
 
-/* The tiles of a chunk, which fit the L2 cache with their sums: nearly equal chunks of whole groups. */
+/* The tiles of a chunk: nearly equal chunks of whole groups. With few channels the weights of all points stay in the L2
+ * cache, and so do a chunk and its sums; with more, the weights come from farther for each chunk. */
 static inline int num_tiles(int side, int channels, ptrdiff_t total)
 {
-    const int most = (channels <= 128 ? 24 : 48) * (4 / side);
+    const int most = (channels < 128 ? 24 : 96) * (4 / side);
     return (int)(pieces(pieces(total, pieces(total, most)), 4) * 4);
 }
 
-/* Behind a list of groups: inputs of a tile at the edge, transformed inputs, sums; from one point to the next there is an
- * odd number of cache lines, because a power of two would put all points in one cache set. */
+/* Behind a list of groups: the bias, inputs of a tile at the edge, transformed inputs, sums; from one point to the next
+ * there is an odd number of cache lines, because a power of two would put all points in one cache set. */
 typedef struct WinogradScratch {
     int points, channels; /* interpolation points; channels that are transformed, in whole vectors */
     int chunk;            /* tiles at a time */
-    ptrdiff_t patch, inputs, inputs_point, sums, sums_point, end;
+    ptrdiff_t bias, patch, inputs, inputs_point, sums, sums_point, end;
 } WinogradScratch;
 
-static inline WinogradScratch winograd_scratch(const Convolution *c, int k, int images, int rows)
+static inline WinogradScratch winograd_scratch(const Convolution *c, int k, int images, int rows, int num_panels)
 {
     WinogradScratch s;
     s.points = (c->side + 2) * (c->side + 2);
     s.channels = (int)lines(k);
     s.chunk = num_tiles(c->side, s.channels, images * pieces(rows, c->side) * pieces(c->target.width, c->side));
-    s.patch = group_floats(s.chunk / 4);
+    s.bias = group_floats(s.chunk / 4);
+    s.patch = s.bias + num_panels * LANES;
     s.inputs = s.patch + (ptrdiff_t)s.points * s.channels;
     s.inputs_point = (ptrdiff_t)s.chunk * s.channels + LANES;
     s.sums = s.inputs + s.points * s.inputs_point;
-    s.sums_point = (ptrdiff_t)s.chunk * WINOGRAD_PANELS * LANES + LANES;
+    s.sums_point = (ptrdiff_t)s.chunk * num_panels * LANES + LANES;
     s.end = s.sums + s.points * s.sums_point;
     return s;
 }
@@ -209,7 +212,7 @@ static inline ptrdiff_t convolution_scratch(const Convolution *c, int k, int ima
     const int phase_rows = (int)pieces(rows, step); /* at most */
     ptrdiff_t largest = 0;
     if (c->side)
-        return winograd_scratch(c, k, images, rows).end;
+        return winograd_scratch(c, k, images, rows, num_panels).end;
     for (int ry = 0; ry < step; ry++)
         for (int rx = 0; rx < step && rx < c->target.width; rx++) {
             const int columns = (int)pieces(c->target.width - rx, step);
@@ -231,6 +234,14 @@ static inline ptrdiff_t convolution_scratch(const Convolution *c, int k, int ima
 }
 
 /* ---- weight gradient ---- */
+
+/* Whether it is summed as a product of two matrices: one tap, pixels that follow on in both maps, and channels enough that
+ * turning one of them does not count. */
+static inline int is_matrix_product(const Convolution *c)
+{
+    return c->kernel == 1 && c->stride == 1 && c->padding == 0 && c->groups == 1 && c->source.halo == 0 &&
+           c->target.halo == 0 && smaller(c->source.channels, c->target.channels) >= MATRIX_CHANNELS;
+}
 
 /* How many output channels are summed at a time. */
 static inline int piece_outputs(const Convolution *c)
@@ -315,6 +326,8 @@ static inline WinogradWeightScratch winograd_weight_scratch(const Convolution *c
 /* A block of the weight gradient: its largest piece. */
 static inline ptrdiff_t weight_gradient_scratch(const Convolution *c, int images, int outputs, int inputs)
 {
+    if (is_matrix_product(c))
+        return LINEAR_GRADIENT_FLOATS((ptrdiff_t)images * c->source.height * c->source.width, outputs, inputs);
     outputs = (int)smaller(outputs, piece_outputs(c));
     inputs = (int)smaller(inputs, piece_inputs(c));
     return c->side ? winograd_weight_scratch(c, images, outputs, inputs).end

@@ -110,6 +110,8 @@ INLINE void gradient_1d(const int m, const Vec *in, const int si, Vec *out, cons
     }
 }
 
+#define FAR_FLOATS (256 * LANES) /* of a panel's point, where those of all panels do not stay in the L2 cache */
+
 #define LINE 16 /* floats of a cache line */
 
 /* Ask memory for a tile of n x n pixels, from column `first` on: the tile before it had the others. */
@@ -137,9 +139,10 @@ INLINE void ask(const int n, const int first, const float *x, ptrdiff_t row, ptr
         }                                                               \
     } while (0)
 
-#define STORE_POINT(Y, X, V) store(out + ((Y) * (M_ + 2) + (X)) * point + c, V)
-#define LOAD_POINT(Y, X)     load(in + ((Y) * (M_ + 2) + (X)) * point + c)
-#define STORE_TAP(Y, X, V)   store(out + ((Y) * 3 + (X)) * tap + c, V)
+#define STORE_POINT(Y, X, V)  store(out + ((Y) * (M_ + 2) + (X)) * point + c, V)
+#define STREAM_POINT(Y, X, V) stream(out + ((Y) * (M_ + 2) + (X)) * point + c, V)
+#define LOAD_POINT(Y, X)      load(in + ((Y) * (M_ + 2) + (X)) * point + c)
+#define STORE_TAP(Y, X, V)    store(out + ((Y) * 3 + (X)) * tap + c, V)
 
 #define LOAD_X(Y, X) load(x_ + (Y) * row + (X) * pixel + c)
 #define LOAD_W(Y, X) load(w + ((Y) * 3 + (X)) * tap + c)
@@ -168,8 +171,14 @@ INLINE void ask(const int n, const int first, const float *x, ptrdiff_t row, ptr
     static void filter_##M(const float *w, ptrdiff_t tap, int channels, float *out, ptrdiff_t point)           \
     {                                                                                                          \
         enum { M_ = M };                                                                                       \
+        const int far = BY_ISA(0, 0, 0, 1) && channels >= FAR_FLOATS && (uintptr_t)out % 64 == 0;              \
         for (int c = 0; c < channels; c += VL)                                                                 \
-            BOTH_WAYS(filter_1d, M, 3, (M + 2), LOAD_W, STORE_POINT);                                          \
+            if (far)                                                                                           \
+                BOTH_WAYS(filter_1d, M, 3, (M + 2), LOAD_W, STREAM_POINT);                                     \
+            else                                                                                               \
+                BOTH_WAYS(filter_1d, M, 3, (M + 2), LOAD_W, STORE_POINT);                                      \
+        if (far)                                                                                               \
+            streamed();                                                                                        \
     }                                                                                                          \
     static void weights_##M(const float *in, ptrdiff_t point, int channels, float *out, ptrdiff_t tap)         \
     {                                                                                                          \

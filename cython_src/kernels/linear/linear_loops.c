@@ -66,7 +66,6 @@ typedef struct LinearPiece {
     ptrdiff_t from_row;
     int first, columns, k, terms;
     int add, last;
-    int turned; /* the first factor lies by terms */
     Fetch ahead;
 } LinearPiece;
 
@@ -82,9 +81,8 @@ INLINE void product_panels(const LinearTask *t, LinearPiece *p, int first, int s
             const int whole = stop - n >= width;
             float sums[TILE_ROWS * PANEL_COLUMNS] __attribute__((aligned(64)));
             float *panel = t->scratch + (ptrdiff_t)n * p->terms, *c = t->c + row * t->c_row + p->first + n;
-            Tile tile = {.a = p->turned ? t->a + row + p->k * t->a_row : t->a + row * t->a_row + p->k,
+            Tile tile = {.a = t->a + row * t->a_row + p->k,
                          .a_row = t->a_row,
-                         .turned = p->turned,
                          .b = panel,
                          .c = c,
                          .c_row = t->c_row,
@@ -206,7 +204,6 @@ static void backward_weights(const LinearGradientTask *t)
     float *packed = t->scratch;
     float *turned = packed + LINEAR_PIECE_ROWS(t->rows) * LINEAR_WIDTH(t->inputs);
     const ptrdiff_t turned_row = LINEAR_PIECE_ROWS(t->rows);
-    const int direct = t->inputs <= LINEAR_COLUMNS; /* the gradient is read too few times to turn it */
     for (int r = 0; r < t->rows; r += piece) {
         const int terms = smaller(t->rows - r, piece);
         const int accumulate = t->accumulate || r > 0;
@@ -215,14 +212,14 @@ static void backward_weights(const LinearGradientTask *t)
             sum_columns(gradient, t->gradient_row, terms, t->outputs, t->bias, accumulate);
         for (int o = 0; o < t->outputs; o += LINEAR_OUTPUTS) {
             const int outputs = smaller(t->outputs - o, LINEAR_OUTPUTS);
-            for (int k = 0; k < terms && !direct; k += VL)
+            for (int k = 0; k < terms; k += VL)
                 transpose_strip(gradient + k * t->gradient_row + o, t->gradient_row, smaller(terms - k, VL), outputs,
                                 turned + k, turned_row);
             for (int i = 0; i < t->inputs; i += LINEAR_COLUMNS) {
                 const int inputs = smaller(t->inputs - i, LINEAR_COLUMNS);
                 const float *input = t->input + r * t->input_row + i;
-                LinearTask task = {.a = direct ? gradient + o : turned,
-                                   .a_row = direct ? t->gradient_row : turned_row,
+                LinearTask task = {.a = turned,
+                                   .a_row = turned_row,
                                    .c = t->c + o * t->c_row + i,
                                    .c_row = t->c_row,
                                    .rows = outputs,
@@ -234,8 +231,7 @@ static void backward_weights(const LinearGradientTask *t)
                                     .columns = inputs,
                                     .terms = terms,
                                     .add = accumulate,
-                                    .last = 1,
-                                    .turned = direct};
+                                    .last = 1};
                 pack_rest(input, t->input_row, terms, inputs, packed);
                 if (i + LINEAR_COLUMNS < t->inputs)
                     part.ahead = fetch_ahead(input + LINEAR_COLUMNS, t->input_row, terms,

@@ -114,8 +114,6 @@ INLINE void add_terms(const int rows, const int vectors, const int turned, const
         Vec w[WIDE_VECTORS];
         UNROLL for (int v = 0; v < vectors; v++) w[v] = load(p->b + k * b_row + v * VL);
         if (packing) {
-            if (turned)
-                __builtin_prefetch(p->a0 + (PACK_AHEAD + k) * a_row, 0, 3);
             UNROLL for (int n = 0; n < vectors * VL; n += LINE)
                 __builtin_prefetch(p->b + (PACK_AHEAD + k) * b_row + n, 0, 3);
             UNROLL for (int v = 0; v < vectors; v++) store(p->packed + (k * vectors + v) * VL, w[v]);
@@ -160,9 +158,7 @@ INLINE void tile(const int rows, const int vectors, const int turned, const int 
 #define DEFINE_TILE(NAME, ROWS, VECTORS)                      \
     static __attribute__((noinline)) void NAME(const Tile *t) \
     {                                                         \
-        if (t->packed && t->turned)                           \
-            tile(ROWS, VECTORS, 1, 1, t);                     \
-        else if (t->packed)                                   \
+        if (t->packed)                                        \
             tile(ROWS, VECTORS, 0, 1, t);                     \
         else if (t->turned)                                   \
             tile(ROWS, VECTORS, 1, 0, t);                     \
@@ -204,21 +200,13 @@ INLINE void run_tile(int rows, const int vectors, const Tile *t)
 /* Panels of PANEL_COLUMNS from rows: out[panel][k][n] = in[k * row + n], k < terms, n < columns. */
 static void pack_rows(const float *in, ptrdiff_t row, int terms, int columns, float *out)
 {
-    for (int first = 0; first < columns; first += PANEL_COLUMNS) {
-        if (columns - first >= PANEL_COLUMNS) {
-            for (int k = 0; k < terms; k++) {
-                UNROLL for (int v = 0; v < PANEL_VECTORS; v++) * (Vec *)(out + v * VL) =
-                    load(in + k * row + first + v * VL);
-                out += PANEL_COLUMNS;
+    for (int first = 0; first < columns; first += PANEL_COLUMNS)
+        for (int k = 0; k < terms; k++, out += PANEL_COLUMNS)
+            for (int v = 0; v < PANEL_COLUMNS; v += VL) {
+                const float *p = in + k * row + first + v;
+                const int left = columns - first - v;
+                store(out + v, left >= VL ? load(p) : left > 0 ? load_some(p, left) : (Vec){0});
             }
-        } else {
-            for (int k = 0; k < terms; k++) {
-                for (int n = 0; n < PANEL_COLUMNS; n++)
-                    out[n] = first + n < columns ? in[k * row + first + n] : 0;
-                out += PANEL_COLUMNS;
-            }
-        }
-    }
 }
 
 /* out[k * out_row + n] = in[n * row + k] for n < VL and k < terms; zero from n = count on. */

@@ -75,6 +75,22 @@ INLINE void store(float *p, Vec v)
     *(VecU *)p = (VecU)v;
 }
 
+/* A whole line, past the caches: no core waits for what it held. streamed() comes before others may read it. */
+INLINE void stream(float *p, Vec v)
+{
+#if MICRO_ISA == AVX512
+    _mm512_stream_ps(p, (__m512)v);
+#else
+    store(p, v);
+#endif
+}
+INLINE void streamed(void)
+{
+#if MICRO_ISA == AVX512
+    _mm_sfence();
+#endif
+}
+
 #if defined(__clang__)
 #define SHUFFLE(MASK, a, b, ...) __builtin_shufflevector(a, b, __VA_ARGS__)
 #else

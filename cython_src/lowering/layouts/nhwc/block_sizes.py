@@ -19,6 +19,7 @@ from ...options import Granularity
 from ...state import PARTS_ON_DEVICE, Lowering
 
 BLOCKS_WANTED = 16  # for eight threads
+WINOGRAD_BLOCKS_WANTED = 8  # a block transforms all input channels of its tiles, and reads its weights at all points
 SHORTEST_FLOPS = 1e6  # about ten microseconds of one core
 BLOCK_BYTES = 16384  # what starting a block costs, in bytes moved
 DEVICE_TILES = 400  # of a weight gradient that fill a GPU: three for each of 132 multiprocessors
@@ -51,8 +52,8 @@ def _cheapest(
     return min(itertools.product(*sizes), key=cost)
 
 
-def _wanted(cut: Granularity, flops: float) -> int:
-    return max(1, min(cut.wanted(BLOCKS_WANTED), int(flops / SHORTEST_FLOPS)))
+def _wanted(cut: Granularity, flops: float, blocks: int = BLOCKS_WANTED) -> int:
+    return max(1, min(cut.wanted(blocks), int(flops / SHORTEST_FLOPS)))
 
 
 def _pixel_cuts(cut: Granularity, batch: int, height: int, sums: bool = False) -> tuple[int, int]:
@@ -100,9 +101,11 @@ def output_blocks(
     target: NhwcMap,
     weight_bytes: float,
     flops: float,
+    winograd_side: int,
 ) -> tuple[int, int, int]:
     """Images, rows and channels of a block of a loop that reads `source` and writes `target`, of a convolution whose
-    input has `in_height` rows; `weight_bytes`: of all weights; `flops`: of the whole loop."""
+    input has `in_height` rows; `weight_bytes`: of all weights; `flops`: of the whole loop; `winograd_side`: outputs in
+    a row of a Winograd tile, or 0: its weights have more numbers, and so have its inputs, written and read again."""
     batch, height, channels = target.batch, target.height, target.channels
     in_row_bytes, out_row_bytes = 4.0 * source.pitch * source.width, 4.0 * target.pitch * target.width
     if not cut.is_auto:
@@ -113,13 +116,18 @@ def output_blocks(
             )
         return cut.images or batch, min(cut.rows or height, height), min(wanted, channels)
 
+    wanted_blocks, of_weights, of_inputs = BLOCKS_WANTED, 1.0, 1.0
+    if winograd_side:
+        points = (winograd_side + 2) ** 2
+        wanted_blocks, of_weights, of_inputs = WINOGRAD_BLOCKS_WANTED, points / 9, 2 * points / winograd_side**2
+
     def moved(of_batch: int, of_rows: int, of_channels: int) -> float:
         halo = (window.reach - window.stride) * (of_rows - 1)
-        inputs = in_row_bytes * (in_height + halo) * batch * of_channels
-        return weight_bytes * of_batch * of_rows + inputs + out_row_bytes * height * batch
+        inputs = of_inputs * in_row_bytes * (in_height + halo) * batch * of_channels
+        return of_weights * weight_bytes * of_batch * of_rows + inputs + out_row_bytes * height * batch
 
     sizes = _halvings(batch, 1), _halvings(height, 4), _halvings(channels, 2 * LANES, LANES)
-    return _cheapest((batch, height, channels), sizes, _wanted(cut, flops), moved)
+    return _cheapest((batch, height, channels), sizes, _wanted(cut, flops, wanted_blocks), moved)
 
 
 def weight_blocks(

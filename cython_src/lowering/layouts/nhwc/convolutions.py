@@ -23,8 +23,8 @@ def convolution(low: Lowering, unit: Unit, recomputed: bool) -> None:
     layer = unit.layer
     source, target = source_map(low, unit), low.output_map(unit, recomputed)
     low.parameter(f"{layer.name}.weight")
-    cuts = _output_cuts(low, layer, source, target, source.height, target)
     stem, weights, attributes = _weights(low, unit, "forward", source, target, recomputed)
+    cuts = _output_cuts(low, layer, source, target, source.height, target, attributes)
     kernel, operands = f"{stem}_forward", {"input": source, "output": target, **weights}
     attributes["activation"] = unit.activation
     if unit.normalises:
@@ -54,14 +54,27 @@ def _weights(
 
 
 def _output_cuts(
-    low: Lowering, layer: Conv2d, source: NhwcMap, target: NhwcMap, height: int, result: NhwcMap
+    low: Lowering,
+    layer: Conv2d,
+    source: NhwcMap,
+    target: NhwcMap,
+    height: int,
+    result: NhwcMap,
+    attributes: dict[str, int],
 ) -> dict[str, list[tuple[int, int]]]:
     """Return the images, rows and channels of the blocks of a loop that writes a map, of a convolution whose input has
-    a height."""
+    a height; `attributes` are those of the loop."""
     shape = low.parameter_shapes[f"{layer.name}.weight"]
     window = Window(layer.kernel, layer.stride, layer.padding, layer.dilation)
     images, rows, part = block_sizes.output_blocks(
-        low.options.cut, window, height, source, target, 4.0 * math.prod(shape), _flops(low, layer, result)
+        low.options.cut,
+        window,
+        height,
+        source,
+        target,
+        4.0 * math.prod(shape),
+        _flops(low, layer, result),
+        algorithms.winograd_side(attributes.get("algorithm", 0)),
     )
     return {"n": ranges(low.batch, images), "y": ranges(target.height, rows), "c": ranges(target.channels, part)}
 
@@ -121,7 +134,7 @@ def data_gradient(low: Lowering, unit: Unit, gradient: NhwcMap) -> None:
     with sent_to(low, unit, unit.sources[0], gradient) as (target, accumulate):
         stem, weights, attributes = _weights(low, unit, "data", gradient, target)
         operands = {"gradient": gradient, "output": target, **weights}
-        bounds = block_bounds(**_output_cuts(low, unit.layer, gradient, target, target.height, gradient))
+        bounds = block_bounds(**_output_cuts(low, unit.layer, gradient, target, target.height, gradient, attributes))
         attributes["accumulate"] = int(accumulate)
         low.append(unit, "data_gradient", f"{stem}_backward_data", operands, bounds, **attributes)
 
