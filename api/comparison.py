@@ -22,6 +22,7 @@ from .experiments.tables.numbers import plural
 
 if TYPE_CHECKING:
     import pandas as pd
+    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
     from .experiments.analysis.sweep import Point, Sweep
@@ -132,6 +133,7 @@ class Comparison(Shown):
         title: bool = True,
         models: Mapping[str, str] | None = None,
         plan: str | None = None,
+        ax: Axes | None = None,
     ) -> Figure:
         """Draw a figure of a plan.
 
@@ -140,23 +142,36 @@ class Comparison(Shown):
         name : str
             One of `figures`.
         column : {"double", "single"}
-            7 in wide, or 3.3 in and at most 4 in tall.
+            7 in wide, or 3.3 in and at most 6 in tall.
         title : bool
             Whether the plan stands above the panels.
         models : mapping of str to str, optional
             Models that are drawn, in this order, by the names that they get; default: all.
         plan : str, optional
             First characters of a plan's id; default: the one with most samples.
+        ax : Axes, optional
+            Axes of yours, in which a figure of one panel is drawn in place of a figure of its own.
 
         Raises
         ------
         UsageError
-            Unknown figure, column, model or plan, or samples that do not hold what the figure shows.
+            Unknown figure, column, model or plan, axes for several panels, or samples that do not hold what the figure
+            shows.
         """
         from .experiments.report import figures
         from .experiments.report.files import chosen_plan
 
-        return figures.draw(self._sweep, name, chosen_plan(self._sweep, plan), column, title, models)
+        return figures.draw(self._sweep, name, chosen_plan(self._sweep, plan), column, title, models, ax)
+
+    def figure_data(
+        self, name: str = "speedup", *, models: Mapping[str, str] | None = None, plan: str | None = None
+    ) -> pd.DataFrame:
+        """Return the numbers behind a figure, one row per value: panel, quantity, model (or what else is drawn, such as
+        a bound), x, value, low and high (ends of the 95 % interval), usable; arguments as for `figure`."""
+        from .experiments.report import figures
+        from .experiments.report.files import chosen_plan
+
+        return figures.figure_data(self._sweep, name, chosen_plan(self._sweep, plan), models)
 
     def caption(
         self, name: str = "speedup", *, models: Mapping[str, str] | None = None, plan: str | None = None

@@ -152,7 +152,7 @@ GPU_FORKJOIN = _gpu(
     barrier="loop",
     advice={"waits": "gpu_stream, which waits at the end of a run"},
 )
-GPU_STREAM = _gpu("gpu_stream", ".forkjoin.gpu_executor:GpuStreamExecutor", colors=("grey",), markers="<")
+GPU_STREAM = _gpu("gpu_stream", ".forkjoin.gpu_executor:GpuStreamExecutor", colors=("purple",), markers="<")
 GPU_HOSTLOAD = _gpu(
     "gpu_hostload",
     ".forkjoin.gpu_transfers:GpuHostLoadExecutor",

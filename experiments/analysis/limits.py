@@ -64,16 +64,9 @@ def floor_table(sweep: Sweep) -> pd.DataFrame:
 Profile = tuple[list[list[float]], bounds.GraphBounds | None]  # durations of each loop's blocks, bounds of the graph
 
 
-def serial_profiles(sweep: Sweep, plan_id: str, phase: str = "") -> list[Profile]:
-    """Return the block durations of each serial profile of a plan; of one phase alone they have no graph."""
-    found = []
-    for profile in sweep.profiles_of((plan_id, SERIAL, 1)).values():
-        loops, graph = sweep.loop_times(profile), profile.bounds
-        if phase:
-            phases = [loop.phase for loop in sweep.plans[plan_id].loops]
-            loops, graph = [loop for loop, own in zip(loops, phases, strict=True) if own == phase], None
-        found.append((loops, graph))
-    return found
+def serial_profiles(sweep: Sweep, plan_id: str) -> list[Profile]:
+    """Return the block durations and the graph's bounds of each serial profile of a plan."""
+    return [(sweep.loop_times(row), row.bounds) for row in sweep.profiles_of((plan_id, SERIAL, 1)).values()]
 
 
 def bound_parts(profiles: Sequence[Profile], threads: int, capacity: Estimate) -> dict[str, Estimate]:

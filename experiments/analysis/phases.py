@@ -13,13 +13,11 @@ import numpy as np
 import pandas as pd
 
 from ...cython_src.plan.model import PHASES
-from ..subjects.models import SERIAL
 from .accounting import busy_against_serial, busy_by, logged_over_timed, unlike
 from .estimates import NOTHING, Estimate, estimate
-from .limits import bound_parts, serial_profiles, speedup_bound
 from .memory import memory_table
 from .names import with_texts
-from .speeds import best_serial, estimate_of, interval_columns, speed_table
+from .speeds import best_serial, interval_columns, speed_table
 from .sweep import Point, Sweep, kept
 
 WALL, BUSY = "wall", "busy"
@@ -118,30 +116,6 @@ def phase_table(sweep: Sweep) -> pd.DataFrame:
                 row |= interval_columns(f"{phase}_efficiency", speedup.divided_by(threads))
             rows.append(row)
     return pd.DataFrame(rows)
-
-
-@kept
-def phase_bound_table(sweep: Sweep) -> pd.DataFrame:
-    """Return bounds on the speedup of each phase, as `bound_table` has those of a step.
-
-    Columns: plan_id, phase, threads, area_speedup, forkjoin_speedup, both with _low and _high, over the same phase of
-    the best serial run. Neither span nor cycle mean belongs to a phase, since the phases of task models overlap.
-    """
-    rows = []
-    table = phase_table(sweep)
-    for own in table[table["model"] == SERIAL].to_dict("records") if len(table) else []:
-        plan_id = own["plan_id"]
-        for phase in phases_of(sweep, plan_id):
-            advantage = estimate_of(own, f"{phase}_speedup")
-            profiles = serial_profiles(sweep, plan_id, phase)
-            for threads in sorted({1, *(n for _, n in sweep.points_of(plan_id))}):
-                row = {"plan_id": plan_id, "phase": phase, "threads": threads}
-                for name, part in bound_parts(profiles, threads, sweep.capacity(threads)).items():
-                    if name in ("area", "forkjoin"):
-                        row |= interval_columns(f"{name}_speedup", speedup_bound(advantage, part))
-                rows.append(row)
-    names = [f"{name}_speedup{end}" for name in ("area", "forkjoin") for end in ("", "_low", "_high")]
-    return pd.DataFrame(rows, columns=["plan_id", "phase", "threads", *names])
 
 
 # Columns that a reader looks for, in front of all others.

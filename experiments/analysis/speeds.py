@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import numpy as np
 import pandas as pd
 
 from ...cython_src.errors import UsageError
@@ -237,15 +236,6 @@ def axis_table(sweep: Sweep) -> pd.DataFrame:
                         }
                     )
     return pd.DataFrame(rows)
-
-
-def raw_ratios(sweep: Sweep, plan_id: str, model: ModelSpec, threads: int) -> np.ndarray:
-    """Return the speedup of each repetition block over the best serial run, for the raw dots of a figure."""
-    serial = best_serial(sweep, plan_id)
-    if serial is None:
-        return np.empty(0)
-    base, times = sweep.step_times(*serial), sweep.step_times(plan_id, model, threads)
-    return np.array([base[r] / times[r] for r in sorted(set(base) & set(times))])
 
 
 def main_plan(sweep: Sweep) -> str:

@@ -37,6 +37,7 @@ MOST_BESIDE = 4  # windows of several plans in a picture
 BESIDE_IN = {"double": 1.2, "single": 1.35}  # inches of the legend, the axis and the title
 LABEL_IN = {"double": 0.1, "single": 0.07}  # height of a thread's number
 NUMBER_IN = 0.63, 0.09  # width and height of an iteration's number, in inches
+CYCLE = "#d4007f"  # of the critical cycle: black is lost CPU time
 LANE, IDLE = 0.86, 0.5  # heights of a block and of idle time, of the distance between two threads
 
 # What a thread does between blocks, in the order of the legend: name, colour. Waits for the last three are no loss of
@@ -216,8 +217,8 @@ def _draw_critical(axis, window: Window, unit) -> float | None:
         for time in (window.start[k, task], window.stop[k, task]):
             x.append((time - window.start_ns) / unit[1])
             y.append(window.worker[k, task])
-    axis.plot(x, y, color="white", linewidth=2.0, zorder=4, solid_joinstyle="round")
-    axis.plot(x, y, color="black", linewidth=0.9, zorder=5, solid_joinstyle="round")
+    axis.plot(x, y, color="white", linewidth=1.6, zorder=4, solid_joinstyle="round")
+    axis.plot(x, y, color=CYCLE, linewidth=0.7, zorder=5, solid_joinstyle="round")
     return cycle.mean_s
 
 
@@ -264,7 +265,7 @@ def _legend(figure, names, colors, windows, kinds, critical: bool, column: str) 
     ]
     handles += [Patch(color=color, label=label) for kind, (label, color) in IDLE_KINDS.items() if kind in kinds]
     if critical:
-        handles.append(Line2D([], [], color="black", linewidth=0.9, label="critical cycle"))
+        handles.append(Line2D([], [], color=CYCLE, linewidth=0.9, label="critical cycle"))
     add_legend(figure, column, handles, 4)
 
 

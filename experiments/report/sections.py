@@ -219,7 +219,8 @@ def _sections_of_models(sweep: Sweep, plan_id: str) -> Iterable[Section]:
     yield of_plan(plan_title(sweep, plan_id), floors, figures=("speedup", "simulated"), **facts)
     by_node = [row for row in nodes_figure.rows_of(sweep, plan_id) if row["node"]]
     yield of_plan("On each node", Table("by_node", columns.BY_NODE, by_node), figures=("nodes",))
-    yield of_plan("Every model and number of threads", Table("speed", columns.SPEED, speed_rows(sweep, plan_id)))
+    table = Table("speed", columns.SPEED, speed_rows(sweep, plan_id))
+    yield of_plan("Every model and number of threads", table, figures=("turns", "handover"))
     if plan_id in leading_plans(sweep):
         over = ("batch", "run_time_over_batch", "memory", "granularity", "overlay", "options", "bound")
         yield of_plan("Over a property of the plan", figures=over)
@@ -234,7 +235,7 @@ def _sections_of_time(sweep: Sweep, plan_id: str) -> Iterable[Section]:
     phases = records_of(phase_table(sweep), plan_id)
     table = Table("phases", columns.phase_columns(phases_of(sweep, plan_id)), phases)
     said = {"sentences": phase_sentences(phases), "answers": remarks(phases)}
-    yield of_plan("Phases of a step", table, figures=("run_time", "phases"), **said)
+    yield of_plan("Phases of a step", table, figures=("run_time",), **said)
     of_gpu = records_of(gpu_table(sweep), plan_id)
     table, sentences = Table("gpu", _gpu_columns(of_gpu), of_gpu), [gpu_text(sweep)] if of_gpu else ()
     yield of_plan("Models of a GPU", table, sentences=sentences)

@@ -22,6 +22,7 @@ from ..tables import Column, text_table
 from ..tables.columns import USABLE, number_column, percent_column, time_column
 from ..tables.numbers import percent
 from .figures import simulated, style
+from .figures.chart import drawn
 from .files import chosen_plan
 from .render_json import plain_row
 from .words import plan_title
@@ -46,7 +47,7 @@ class Simulated:
     def figure(self, column: str = "double", title: bool = True) -> Figure:
         """Draw the predicted speedup beside measured points and bounds."""
         with style.in_style():
-            return style.finish(simulated.draw(self.sweep, self.plan_id, column, *self._asked), title)
+            return drawn(simulated.chart(self.sweep, self.plan_id, *self._asked), column, title)
 
     @property
     def caption(self) -> str:

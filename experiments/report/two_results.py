@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from matplotlib.figure import Figure
+import pandas as pd
 from matplotlib.lines import Line2D
 
 from ...cython_src.errors import UsageError
@@ -21,10 +21,9 @@ from ..analysis.sweep import Sweep
 from ..tables import Column, text_table
 from ..tables.columns import USABLE, count_column, number_column, time_column
 from .figures import style
-from .figures.axes import log2_axis, model_lines, power_ticks, x_axis
-from .figures.bound_lines import BoundLine, bound_handles, bound_lines, draw_bound
-from .figures.heading import write_lines
-from .figures.style import GREY, LINES, add_legend, model_handles, model_styles, new_figure, panel_title
+from .figures.bound_lines import bound_rows
+from .figures.chart import Chart, Panel, drawn, value_rows
+from .figures.style import GREY, LINES, model_styles
 from .words import describe_machine, plan_title
 
 GREYS = (GREY, "0.7")
@@ -90,8 +89,10 @@ def compare_folders(first: str | os.PathLike, second: str | os.PathLike, out: st
         describe_machine(sweep.environment, sweep.machine, n, sweep.capacity(n))
         for sweep, n in zip(sweeps, most, strict=True)
     ]
+    folders = [str(first), str(second)]
+    facts = [sweeps[0].problem_name(plans[0]), *map(": ".join, zip(folders, machines, strict=True))]
     with style.in_style():
-        figure = _draw(tables, limits, [str(first), str(second)], machines, sweeps[0].problem_name(plans[0]))
+        figure = drawn(_chart(tables, limits, folders, facts))
         style.save_asked(figure, path, _caption(sweeps[0].problem_name(plans[0]), first, second))
     found = [{(r["model"], r["threads"]): r for r in table.to_dict("records")} for table in tables]
     points = sorted({*found[0], *found[1]}, key=lambda p: (model_rank(p[0]), p[1]))
@@ -125,46 +126,36 @@ def _caption(problem: str, first: str | os.PathLike, second: str | os.PathLike) 
     )
 
 
-def _draw(tables: Sequence, limits: Sequence, folders: Sequence[str], machines: Sequence[str], problem: str) -> Figure:
-    """Draw time and speedup over threads: colours are models, solid with full markers is the first folder, dashed with
-    hollow ones the second; the area bound, which holds for all models, is dark grey for the first folder and light for
-    the second."""
+def _chart(tables: Sequence, limits: Sequence, folders: Sequence[str], facts: Sequence[str]) -> Chart:
+    """Return time and speedup over threads: colours are models, solid with full markers is the first folder, dashed
+    with hollow ones the second; the area bound, which holds for all models, is dark grey for the first folder and light
+    for the second."""
     models = sorted({m for table in tables for m in table["model"]}, key=model_rank)
-    styles = model_styles(models)
-    counts = sorted({int(n) for table in tables for n in table["threads"]})
-    figure, axes = new_figure("double", 2, panel_height=2.4)
-    bounds: dict[str, BoundLine] = {}
-    for axis, column, kind, scale in zip(axes, ("time_s", "speedup"), ("s", "speedup"), (1e3, 1.0), strict=True):
-        for table, line, hollow in zip(tables, LINES, ((), models), strict=False):
-            shown = table.assign(**{f"{column}_low": math.nan, f"{column}_high": math.nan})
-            looks = {model: replace(look, line=line) for model, look in styles.items()}
-            model_lines(axis, shown, models, looks, "threads", column, scale, size=4.5, hollow=hollow)
-        for rows, grey in zip(limits, GREYS, strict=True):
-            for line in bound_lines(rows, (), kind):
-                draw_bound(axis, line, 1 / scale, color=grey)
-                bounds[grey] = line
-        values = [scale * value for table in tables for value in table[column] if math.isfinite(value)]
-        x_axis(axis, counts, "threads")
-        if values:
-            low, high = min(values) / 1.2, max(values) * 1.2
-            log2_axis(axis, "y", power_ticks(low, high), low, high)
-    axes[0].set_ylabel("time of a step (ms)")
-    panel_title(axes[0], "lower is faster")
-    axes[1].set_ylabel("speedup")
-    panel_title(axes[1], "over each folder's own best serial run")
-    handles = model_handles(styles, models, line=False)
-    handles += [
+    looks, styles = model_styles(models), {}
+    rows: dict[str, list[pd.DataFrame]] = {"time_s": [], "speedup": []}
+    names = {}
+    for number, (table, limit, folder) in enumerate(zip(tables, limits, folders, strict=True)):
+        for model in models:
+            key = f"{model_label(model)}, {folder}"
+            styles[key] = replace(looks[model], line=LINES[number])
+            names[key] = "" if number else model_label(model)
+        named = table.assign(model=[f"{model_label(m)}, {folder}" for m in table["model"]], hollow=bool(number))
+        for name, kind, scale in (("time_s", "s", 1e3), ("speedup", "speedup", 1.0)):
+            own = value_rows(named, name, scale=scale).assign(low=math.nan, high=math.nan)
+            bounds, found = bound_rows(limit, (), kind)
+            bounds = bounds.assign(model=bounds["model"] + f", {folder}", low=math.nan, high=math.nan)
+            bounds["value"] *= scale
+            rows[name] += [own, bounds]
+            styles |= {f"{key}, {folder}": replace(look, color=GREYS[number]) for key, look in found.items()}
+    panels = [
+        Panel(pd.concat(rows["time_s"]), "time of a step (ms)", "lower is faster"),
+        Panel(pd.concat(rows["speedup"]), "speedup", "over each folder's own best serial run"),
+    ]
+    handles = [
         Line2D([], [], color="0.3", linestyle=line, marker="o", fillstyle=fill, label=folder)
         for folder, line, fill in zip(folders, LINES, ("full", "none"), strict=False)
     ]
-    for grey, folder in zip(GREYS, folders, strict=True):
-        for handle in bound_handles([bounds[grey]]) if grey in bounds else ():
-            handle.set(color=grey, label=f"{handle.get_label()}, {folder}")
-            handles.append(handle)
-    add_legend(figure, "double", handles, columns=4)
-    lines = [problem, *(f"{folder}: {machine}" for folder, machine in zip(folders, machines, strict=True))]
-    write_lines(figure, lines, "double")
-    return figure
+    return Chart(panels, facts, styles, "threads", names, height=2.4, handles=handles)
 
 
 _COLUMNS = (

@@ -15,7 +15,7 @@ from matplotlib.patches import Patch
 from matplotlib.ticker import MaxNLocator
 
 from ..analysis.names import model_label
-from ..report.figures.axes import cross_out
+from ..report.figures.axes import cross_out, decimal_ticks, log2_axis
 from ..report.figures.style import COLORS, LINES, add_legend, marked, new_figure, panel_title
 from ..subjects.memory import parse_bytes
 from ..subjects.models import parse_model
@@ -65,7 +65,7 @@ def _styles(labels: list[str]) -> dict[str, dict[str, Any]]:
 
 
 def accuracy_over_time(results: Any, column: str) -> tuple[Figure, str] | None:
-    """Validation accuracy of every combination over epochs, with bands over seeds, and over training time."""
+    """Validation accuracy of every combination over epochs, with bands over seeds, and the best so far over time."""
     table = epoch_table(results)
     if not len(table):
         return None
@@ -81,33 +81,24 @@ def accuracy_over_time(results: Any, column: str) -> tuple[Figure, str] | None:
             high=("accuracy", "max"),
             usable=("usable", "mean"),
         )
-        wrong = by_epoch[by_epoch["usable"] < LEAST_USABLE]
-        cross_out(axes[1], wrong["time_s"], wrong["accuracy"])
+        best = by_epoch["accuracy"].cummax()
+        rises = best.diff().fillna(1) > 0
+        wrong = by_epoch[(by_epoch["usable"] < LEAST_USABLE) & rises]
+        cross_out(axes[1], wrong["time_s"], best[wrong.index], 2.5)
         lowest = min(lowest, by_epoch["accuracy"].quantile(0.05, interpolation="lower"))
         highest = max(highest, by_epoch["high"].max())
+        look = {"markersize": 4, "markeredgecolor": "white", "markeredgewidth": 0.3, **styles[label]}
         marked = [*range(i % min(len(styles), len(by_epoch)), len(by_epoch), len(styles))]
-        for axis, x, points in (
-            (axes[0], by_epoch.index.to_numpy(), marked),
-            (axes[1], by_epoch["time_s"].to_numpy(), sorted({*marked, len(by_epoch) - 1})),
-        ):
-            axis.plot(
-                x,
-                by_epoch["accuracy"],
-                markersize=4,
-                markeredgecolor="white",
-                markeredgewidth=0.3,
-                markevery=points,
-                **styles[label],
-            )
+        axes[0].plot(by_epoch.index, by_epoch["accuracy"], markevery=marked, **look)
+        axes[1].plot(by_epoch["time_s"], best, drawstyle="steps-post", markevery=[len(by_epoch) - 1], **look)
         band = by_epoch["low"].to_numpy().tobytes() + by_epoch["high"].to_numpy().tobytes()
         if group["seed"].nunique() > 1 and band not in bands:
             bands.add(band)
-            _band(axes[0], by_epoch.index, by_epoch, styles[label]["color"])
-        if group["seed"].nunique() > 1:
-            _band(axes[1], by_epoch["time_s"], by_epoch, styles[label]["color"])
+            color = styles[label]["color"]
+            axes[0].fill_between(by_epoch.index, by_epoch["low"], by_epoch["high"], color=color, alpha=0.2, lw=0)
     margin = 0.06 * max(highest - lowest, 1.0)
     for axis, title, unit in zip(
-        axes, ("over epochs", "over training time"), ("epochs", "training time (s)"), strict=True
+        axes, ("over epochs", "best so far, over training time"), ("epochs", "training time (s)"), strict=True
     ):
         panel_title(axis, title)
         axis.set_xlabel(unit)
@@ -125,13 +116,8 @@ def accuracy_over_time(results: Any, column: str) -> tuple[Figure, str] | None:
     shown = f"median of {seeds} seeds, with a band from the lowest to the highest" if seeds > 1 else "one seed"
     return figure, (
         f"Validation accuracy of each combination, {shown}. Time is training alone. Models that compute the same lie "
-        f"on each other in (a); in (b) they differ by speed, and crossed-out epochs were disturbed."
+        f"on each other in (a); in (b), the best of all epochs so far, they differ by speed; crosses: disturbed."
     )
-
-
-def _band(axis: Any, x: Any, by_epoch: pd.DataFrame, color: str) -> None:
-    """The accuracies of all seeds in each epoch; over time at the median of the seeds' times."""
-    axis.fill_between(x, by_epoch["low"], by_epoch["high"], color=color, alpha=0.2, lw=0)
 
 
 def by_batch(results: Any, column: str) -> tuple[Figure, str] | None:
@@ -215,10 +201,14 @@ def loading(results: Any, column: str) -> tuple[Figure, str] | None:
         bars.append((name, row["images_per_s"], row["peak_bytes"], row["workers_bytes"], ALONE))
     kinds = list(dict.fromkeys(kind for *_, kind in bars))
     colors = {kind: COLORS[7] if kind == ALONE else COLORS[number] for number, kind in enumerate(kinds)}
-    figure, axes = new_figure(column, 2, 0.35 + 0.17 * len(bars))
+    figure, axes = new_figure(column, 2, 0.35 + 0.17 * len(bars), across=2, share="all")
     places = np.arange(len(bars))
     shade = [colors[kind] for *_, kind in bars]
-    axes[0].barh(places, [rate for _, rate, *_ in bars], color=shade, height=0.7)
+    rates = np.array([rate for _, rate, *_ in bars])
+    low, high = 0.7 * rates.min(), 1.3 * rates.max()
+    axes[0].hlines(places, low, rates, color=shade, linewidth=1.0)
+    axes[0].scatter(rates, places, color=shade, s=16, zorder=3)
+    log2_axis(axes[0], "x", decimal_ticks(low, high), low, high)
     wrong = [place for place, row in enumerate([*runs, *alone]) if not row["usable"]]
     cross_out(axes[0], [bars[place][1] for place in wrong], wrong)
     axes[1].barh(places, [peak / 2**20 for _, _, peak, *_ in bars], color=shade, height=0.7)
@@ -227,14 +217,15 @@ def loading(results: Any, column: str) -> tuple[Figure, str] | None:
     limit = next((stage.memory_limit for stage in stages.values()), "")
     if limit:
         axes[1].axvline(parse_bytes(limit) / 2**20, color="#c03030", linestyle=":", linewidth=1.0)
-    units = ("images a second", "peak resident memory (MiB)")
+    units = ("images per second", "peak memory (MiB)")
     for axis, title, unit in zip(axes, ("rate", "memory"), units, strict=True):
         panel_title(axis, title)
-        axis.set(xlabel=unit, xlim=(0, None))
-        names = [textwrap.fill(name, 90 if column == "double" else 44) for name, *_ in bars]
-        axis.set_yticks(places, names if axis is axes[0] or column == "single" else [], linespacing=0.9)
-        axis.invert_yaxis()
-        axis.tick_params(axis="y", length=0)
+        axis.set_xlabel(unit)
+        names = [textwrap.fill(name, 90 if column == "double" else 30) for name, *_ in bars]
+        axis.set_yticks(places, names, linespacing=0.9, fontsize=7 if column == "double" else 6)
+        axis.tick_params(axis="y", length=0, labelleft=axis is axes[0])
+    axes[0].invert_yaxis()
+    axes[1].set_xlim(left=0)
     words = {ALONE: "loading alone"}
     handles = [Patch(color=color, label=words.get(kind, f"load {kind}")) for kind, color in colors.items()]
     handles += [Patch(color="0.5", alpha=0.45, label="worker processes")] if any(workers) else []
@@ -243,7 +234,7 @@ def loading(results: Any, column: str) -> tuple[Figure, str] | None:
     missing = list(dict.fromkeys(said_of for run, _ in results.failed() if (said_of := _written(run.axes))))
     note = f" Did not run: {'; '.join(missing)}." if missing else ""
     return figure, (
-        f"{results.study.title}: images a second of training, or of loading alone (crossed out: disturbed), and the "
+        f"{results.study.title}: images per second of training, or of loading alone (crossed out: disturbed), and the "
         f"most memory that was resident in the process.{note}"
     )
 

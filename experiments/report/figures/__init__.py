@@ -1,7 +1,7 @@
 """Figures: a file each. A new figure is a new file here, found by its functions.
 
-A figure's file has `missing(sweep, plan_id)`, which says why it cannot be drawn (empty: it can),
-`draw(sweep, plan_id, column)`, and `caption(sweep, plan_id)`, the caption's sentences. `RANK` orders figures in lists;
+A figure's file has `missing(sweep, plan_id)`, which says why it cannot be drawn (empty: it can), `chart(sweep,
+plan_id)`, what it shows, and `caption(sweep, plan_id)`, the caption's sentences. `RANK` orders figures in lists;
 `ONE_FOR` says for what a report shows one: "plan" (of many plans, for `leading_plans` alone), "network" (it is about
 plans of one network, and shown for one of `leading_plans`), or "sweep" (it is about all plans, and shown for the main
 one).
@@ -16,14 +16,17 @@ from dataclasses import replace
 from importlib import import_module
 from types import ModuleType
 
+import pandas as pd
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from ....cython_src.errors import UsageError, check_choice
-from ...analysis.names import called, model_label
+from ...analysis.names import called, model_label, with_texts
 from ...analysis.speeds import is_usable, leading_plans, main_plan, scope
 from ...analysis.sweep import Sweep
-from ..words import conditions
-from .style import COLUMN_WIDTH_IN, finish, in_style
+from ..words import conditions, data_text
+from .chart import Chart, drawn
+from .style import COLUMN_WIDTH_IN, in_style
 
 
 def find_figures() -> dict[str, ModuleType]:
@@ -63,6 +66,7 @@ def draw(
     column: str = "double",
     title: bool = True,
     models: Mapping[str, str] | None = None,
+    ax: Axes | None = None,
 ) -> Figure:
     """Draw one figure of a sweep.
 
@@ -73,24 +77,44 @@ def draw(
     plan_id : str, optional
         Default: the plan with most samples.
     column : {"single", "double"}
-        3.3 in wide and at most 4 in tall, or 7 in wide.
+        3.3 in wide and at most 6 in tall, or 7 in wide.
     title : bool
         Whether the plan stands above the panels.
     models : mapping of str to str, optional
         Models that are drawn besides the serial run, in this order, by the names that they get ("": their own);
         default: all.
+    ax : Axes, optional
+        Where a figure of one panel is drawn, in place of a figure of its own.
 
     Raises
     ------
     UsageError
-        Unknown figure, column or model, or rows that do not hold what the figure shows.
+        Unknown figure, column or model, axes for several panels, or rows that do not hold what the figure shows.
     """
-    check_choice("the figure", figure, FIGURES)
     check_choice("the column", column, COLUMN_WIDTH_IN)
+    with in_style(), _shown(sweep, figure, plan_id, models) as (shown, chart):
+        facts = [*chart.facts, scope(shown), *([data_text(shown)] if shown.smoke_test else [])] if chart.facts else ()
+        return drawn(replace(chart, facts=facts), column, title, ax)
+
+
+def figure_data(
+    sweep: Sweep, figure: str, plan_id: str | None = None, models: Mapping[str, str] | None = None
+) -> pd.DataFrame:
+    """Return the numbers behind a figure, a row for each value; see `Chart.data`. Arguments are those of `draw`."""
+    with _shown(sweep, figure, plan_id, models) as (_, chart):
+        return with_texts(chart.data())
+
+
+@contextmanager
+def _shown(
+    sweep: Sweep, figure: str, plan_id: str | None, models: Mapping[str, str] | None
+) -> Iterator[tuple[Sweep, Chart]]:
+    """Yield a sweep of some models, and what a figure of it shows."""
+    check_choice("the figure", figure, FIGURES)
     plan_id = plan_id or main_plan(sweep)
-    with in_style(), chosen(sweep, models) as sweep:
-        _check_there(sweep, figure, plan_id)
-        return finish(FIGURES[figure].draw(sweep, plan_id, column), title)
+    with chosen(sweep, models) as shown:
+        _check_there(shown, figure, plan_id)
+        yield shown, FIGURES[figure].chart(shown, plan_id)
 
 
 def _check_there(sweep: Sweep, figure: str, plan_id: str) -> None:
@@ -126,13 +150,13 @@ def caption_file(sweep: Sweep, figure: str, plan_id: str | None = None, models: 
 
 def caption(sweep: Sweep, figure: str, plan_id: str | None = None, models: Mapping[str, str] | None = None) -> str:
     """Return the caption, at most 60 words: what differs from the defaults; the page says how it was measured."""
-    check_choice("the figure", figure, FIGURES)
     plan_id = plan_id or main_plan(sweep)
-    with chosen(sweep, models) as sweep:
-        _check_there(sweep, figure, plan_id)
+    with _shown(sweep, figure, plan_id, models) as (sweep, chart):
         said = FIGURES[figure].caption(sweep, plan_id)
         plans = [plan_id] if FIGURES[figure].ONE_FOR == "plan" else sweep.plan_ids()
         if "95 % interval" in " ".join(said):
             said.append(f"Intervals hold {scope(sweep)}.")
+        if chart.has_unknown:
+            said.append("Hollow: too few generations for an interval.")
         wrong = any(not is_usable(sweep, (plan, *point)) for plan in plans for point in sweep.points_of(plan))
     return " ".join(dict.fromkeys(filter(None, [*said, "Crossed out: not usable." if wrong else ""])))

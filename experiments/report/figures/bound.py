@@ -2,24 +2,25 @@
 
 from __future__ import annotations
 
+import math
 import textwrap
 
-from matplotlib.figure import Figure
+import pandas as pd
 from matplotlib.patches import Patch
-from matplotlib.ticker import FuncFormatter
+from matplotlib.ticker import PercentFormatter
 
 from ...analysis.names import GRANULARITY, NETWORK, axis_label, value_text
 from ...analysis.roofline import floors_by_phase, memory_share
 from ...analysis.speeds import is_usable
 from ...analysis.sweep import Sweep
 from ...subjects.models import SERIAL
-from .heading import header
+from .axes import rows_of_bars
+from .chart import Chart, Panel
 from .roofline import BOUND_COLORS
-from .style import add_legend, marked, new_figure, panel_title
+from .style import marked
 
 NAMED = 2  # in the caption
 RANK, ONE_FOR = 3.5, "sweep"
-PHASES = ("forward", "backward", "update")
 MOST_PLANS = 24
 
 
@@ -50,50 +51,35 @@ def _label(sweep: Sweep, plan_id: str) -> str:
     return ", ".join(f"{word}{value_text(record[axis])}" for axis, word in words.items()) or plan_id
 
 
-def draw(sweep: Sweep, plan_id: str, column: str) -> Figure:
-    """Draw a bar for each plan: its floor by bound and phase, over the time of its serial step."""
-    plans = _plans(sweep)
-    figure, (shares, phases) = new_figure(column, 2, max(1.6, 0.17 * len(plans) + 0.4), widths=(1.3, 1))
-    for place, each in enumerate(plans):
+def chart(sweep: Sweep, plan_id: str) -> Chart:
+    """Return a bar for each plan: its floor by bound, over the time of its serial step."""
+    rows = []
+    for each in _plans(sweep):
         step_s = sweep.typical_time((each, SERIAL, 1)).value
-        floors = floors_by_phase(sweep, each, 1)
-        left = 0.0
-        for index, color in enumerate(BOUND_COLORS.values()):
-            part = sum(both[index] for both in floors.values()) / step_s
-            shares.barh(place, part, left=left, height=0.75, color=color)
-            left += part
-        shares.barh(place, max(1 - left, 0), left=left, height=0.75, color="0.9")
-        for offset, phase in enumerate(PHASES):
-            both = floors.get(phase)
-            if both:
-                own = place + 0.25 * (offset - 1)  # beside each other where two phases have the same part
-                phases.plot(both[1] / sum(both), own, "oD^"[offset], color="0.2", markersize=3, clip_on=False, zorder=3)
-    labels = [marked(_label(sweep, each), is_usable(sweep, (each, SERIAL, 1))) for each in plans]
-    for axis in (shares, phases):
-        axis.set_ylim(len(plans) - 0.4, -0.6)
-        axis.tick_params(axis="y", length=0)
-        axis.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:.0%}"))
-    if column == "single":
-        labels = ["\n".join(textwrap.wrap(label, 30)) for label in labels]
-    shares.set_yticks(range(len(plans)), labels, linespacing=0.9)
-    beside = column == "double"  # in a single one the second panel stands below and has names of its own
-    phases.set_yticks(range(len(plans)), [""] * len(plans) if beside else labels, linespacing=0.9)
-    phases.set_xlim(0, 1)
-    phases.grid(axis="y")
-    shares.set_xlabel("share of the serial step")
-    phases.set_xlabel("of the phase's floor")
-    panel_title(shares, "roofline floor in the step")
-    panel_title(phases, "bound by memory")
+        floors = floors_by_phase(sweep, each, 1).values()
+        name = marked(_label(sweep, each), is_usable(sweep, (each, SERIAL, 1)))
+        for index, bound in enumerate(BOUND_COLORS):
+            rows.append({"model": bound, "x": name, "value": sum(both[index] for both in floors) / step_s})
+    table = pd.DataFrame(rows).assign(low=math.nan, high=math.nan)
+    names = list(dict.fromkeys(table["x"]))
+
+    def paint(axis, column: str) -> None:
+        parts = [table[table["model"] == bound]["value"].to_numpy() for bound in BOUND_COLORS]
+        for number, color in enumerate(BOUND_COLORS.values()):
+            axis.barh(range(len(names)), parts[number], left=sum(parts[:number]), height=0.75, color=color)
+        axis.barh(range(len(names)), 1 - sum(parts), left=sum(parts), height=0.75, color="0.9")
+        for place, share in enumerate(parts[1] / sum(parts)):
+            axis.text(1.01, place, f"{share:.0%} by memory", va="center", fontsize=6.5)
+        wrapped = names if column == "double" else ["\n".join(textwrap.wrap(name, 26)) for name in names]
+        axis.set(xlim=(0, 1.2), xticks=[0, 0.25, 0.5, 0.75, 1.0])
+        axis.xaxis.set_major_formatter(PercentFormatter(1.0))
+        rows_of_bars(axis, wrapped, "share of the serial step")
+
     handles = [Patch(color=color, label=f"floor, bound by {bound}") for bound, color in BOUND_COLORS.items()]
     handles.append(Patch(color="0.9", label="above the floor"))
-    handles += [
-        phases.plot([], [], "oD^"[offset], color="0.2", markersize=3.5, label=phase)[0]
-        for offset, phase in enumerate(PHASES)
-        if any(phase in floors_by_phase(sweep, each, 1) for each in plans)
-    ]
-    add_legend(figure, column, handles)
-    header(figure, sweep, [f"{len(plans)} plans, one thread"], column)
-    return figure
+    panel = Panel(table, "share of the serial step", paint=paint)
+    facts = [f"{len(names)} plans, one thread"]
+    return Chart([panel], facts, height=max(1.2, 0.19 * len(names) + 0.4), handles=handles)
 
 
 def caption(sweep: Sweep, plan_id: str) -> list[str]:
@@ -104,6 +90,5 @@ def caption(sweep: Sweep, plan_id: str) -> list[str]:
         said.append(f"{_label(sweep, each)} {memory_share(sweep, each):.0%}, step {step:.2f} times the floor")
     return [
         f"Share of the roofline floor in loops bound by memory, one thread: {'; '.join(said)}.",
-        "(a) Floor over serial step, (b) that share by phase. Above 1: data stayed in caches, or Winograd, whose "
-        "operations count as direct.",
+        "Bars: floor over serial step. Above 1: data stayed in caches, or Winograd, whose operations count as direct.",
     ]

@@ -3,53 +3,22 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Iterable, Mapping, Sequence
-from typing import NamedTuple
+from collections.abc import Iterable
 
 import numpy as np
 import pandas as pd
-from matplotlib.lines import Line2D
 
 from ...analysis.limits import BOUND_NAMES, bound_of
 from ...subjects.models import ModelSpec
-from .style import GREY
+from .style import GREY, ModelStyle
 
 ALIKE = 0.005  # bounds that differ by less at every number of threads are one line with two names
 _DASHES = {"area": (4, 2), "forkjoin": (1, 1.2), "taskgraph": (6, 1.5, 1, 1.5), "taskiter": (8, 1.5), "brent": (2, 3)}
 _SHORT = {"area": "area", "forkjoin": "fork-join", "taskgraph": "span", "taskiter": "cycle mean", "brent": "Brent"}
 
 
-class BoundLine(NamedTuple):
-    """A bound over numbers of threads, or several that coincide.
-
-    Attributes
-    ----------
-    names : tuple of str
-        Of `analysis.limits.BOUNDS`.
-    x : float64, shape (n,)
-        Numbers of threads, or what stands on the axis in their place.
-    value, low, high : float64, shape (n,)
-        The interval is NaN where neither serial profiles nor the capacity were measured twice.
-    """
-
-    names: tuple[str, ...]
-    x: np.ndarray
-    value: np.ndarray
-    low: np.ndarray
-    high: np.ndarray
-
-    @property
-    def label(self) -> str:
-        """The entry of the legend."""
-        if len(self.names) == 1:
-            return BOUND_NAMES[self.names[0]]
-        return textwrap.fill(f"bounds: {', '.join(_SHORT[name] for name in self.names)}", 26)
-
-
-def bound_lines(
-    limits: pd.DataFrame, models: Iterable[ModelSpec], kind: str = "speedup", x: str = "threads", merged: bool = True
-) -> list[BoundLine]:
-    """Return the bounds that hold for some of the models; if `merged`, those that coincide are one line.
+def bound_rows(limits: pd.DataFrame, models: Iterable[ModelSpec], kind: str = "speedup", x: str = "threads"):
+    """Return rows of a panel with the bounds that hold for some of the models; those that coincide are one line.
 
     Parameters
     ----------
@@ -59,51 +28,34 @@ def bound_lines(
         "speedup" or "s", as the columns end.
     x : str
         Column of the horizontal axis.
+
+    Returns
+    -------
+    rows : DataFrame
+        model (the name of the bound, or of several), x, value, low, high.
+    styles : dict
+        Look of each name.
     """
-    if not len(limits):
-        return []
     held = {bound_of(model) for model in models if not (model.is_gpu or model.is_peer)}
     wanted = [n for n in _DASHES if n in {"area", *held} or (n == "brent" and "taskgraph" in held)]
-    limits = limits.sort_values(x)
-    lines: list[BoundLine] = []
+    limits = limits.sort_values(x) if len(limits) else limits
+    lines: list[tuple[list[str], pd.DataFrame]] = []
     for name in wanted:
-        if f"{name}_{kind}" not in limits:
-            continue  # of a phase alone
-        columns = (limits[f"{name}_{kind}{end}"].to_numpy(dtype=float) for end in ("", "_low", "_high"))
-        line = BoundLine((name,), limits[x].to_numpy(dtype=float), *columns)
-        if not np.isfinite(line.value).all():
-            continue  # without a serial profile
-        same = [i for i, other in enumerate(lines) if np.allclose(line.value, other.value, rtol=ALIKE, atol=0)]
-        if same and merged:
-            lines[same[0]] = lines[same[0]]._replace(names=(*lines[same[0]].names, name))
-        else:
-            lines.append(line)
-    return lines
+        if f"{name}_{kind}" not in limits or not np.isfinite(limits[f"{name}_{kind}"].astype(float)).all():
+            continue  # of a phase alone, or without a serial profile
+        ends = {end or "_value": limits[f"{name}_{kind}{end}"].astype(float) for end in ("", "_low", "_high")}
+        rows = pd.DataFrame({"x": limits[x], **{end[1:]: values for end, values in ends.items()}})
+        same = [names for names, other in lines if np.allclose(rows["value"], other["value"], rtol=ALIKE, atol=0)]
+        same[0].append(name) if same else lines.append(([name], rows))
+    styles = {_label(names): ModelStyle(GREY, "", (0, _DASHES[names[0]])) for names, _ in lines}
+    return pd.concat([_NONE, *(rows.assign(model=_label(names)) for names, rows in lines)]), styles
 
 
-def draw_bound(
-    axis, line: BoundLine, divide: np.ndarray | float = 1.0, beside: Mapping[str, float] | None = None, color=GREY
-) -> None:
-    """Draw a bound with its interval; with `beside`, steps as wide as the groups of points moved along x."""
-    value, low, high = (column / divide for column in line[2:])
-    dashes = _DASHES[line.names[0]]
-    look = {"color": color, "linewidth": 0.8, "zorder": 1}
-    band = {"color": color, "alpha": 0.18, "linewidth": 0, "zorder": 0}
-    if beside is None or max(beside.values(), default=1.0) == 1.0:
-        axis.plot(line.x, value, dashes=dashes, **look)
-        if np.isfinite(low).all():
-            axis.fill_between(line.x, low, high, **band)
-        return
-    # Between groups, a line would cross the points that were moved along x.
-    width = 1.25 * max(beside.values(), default=1.0)
-    axis.hlines(value, line.x / width, line.x * width, linestyle=(0, dashes), **look)
-    for x, bottom, top in zip(line.x, low, high, strict=True):
-        if np.isfinite(bottom):
-            axis.fill_between([x / width, x * width], bottom, top, **band)
+_NONE = pd.DataFrame({name: pd.Series(dtype=object if name == "model" else float) for name in ("model", "x", "value")})
 
 
-def bound_handles(lines: Sequence[BoundLine]) -> list[Line2D]:
-    """Return the entries of a legend."""
-    return [
-        Line2D([], [], color=GREY, linewidth=0.8, dashes=_DASHES[line.names[0]], label=line.label) for line in lines
-    ]
+def _label(names: list[str]) -> str:
+    """Return the entry of the legend."""
+    if len(names) == 1:
+        return BOUND_NAMES[names[0]]
+    return textwrap.fill(f"bounds: {', '.join(_SHORT[name] for name in names)}", 26)

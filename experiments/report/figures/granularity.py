@@ -1,12 +1,13 @@
-"""Figure `granularity`: step time and the ratio to fork-join over the number of tasks."""
+"""Figure `granularity`: step time and the ratio to fork-join with each granularity."""
 
 from __future__ import annotations
 
-from matplotlib.figure import Figure
+import re
 
-from ...analysis.names import GRANULARITY
+from ...analysis.names import GRANULARITY, value_text
 from ...analysis.sweep import Sweep
-from .over_plans import caption_over_plans, draw_over_plans
+from .batch import caption_over, over_plans
+from .chart import Chart
 
 RANK, ONE_FOR = 4, "network"
 
@@ -18,22 +19,27 @@ def missing(sweep: Sweep, plan_id: str) -> str:
     return "a figure over granularity needs two at least, got one; run a sweep with several granularities"
 
 
-def draw(sweep: Sweep, plan_id: str, column: str) -> Figure:
-    """Draw step time and the ratio to fork-join over the number of tasks."""
-    return draw_over_plans(
+def chart(sweep: Sweep, plan_id: str) -> Chart:
+    """Return step time and the ratio to fork-join: lines over the number of tasks where granularities differ in one
+    number, else a row for each."""
+    plans = sorted(sweep.siblings(plan_id, GRANULARITY), key=lambda p: sweep.plans[p].num_tasks)
+    texts = {plan: value_text(sweep.records[plan][GRANULARITY]) for plan in plans}
+    numbered = len({re.sub(r"\d+", "", text) for text in texts.values()}) == 1
+    tasks = {plan: sweep.plans[plan].num_tasks for plan in plans}
+    x = tasks if numbered else {plan: f"{texts[plan]} ({tasks[plan]} tasks)" for plan in plans}
+    asked = [sweep.plans[p].num_tasks for p in sweep.siblings(plan_id, GRANULARITY, asked=True)] if numbered else ()
+    return over_plans(
         sweep,
-        sweep.siblings(plan_id, GRANULARITY),
-        column,
-        GRANULARITY,
-        lambda p: p.num_tasks,
-        "tasks per step",
-        lambda p, t: t * 1e3,
+        x,
+        "tasks per step" if numbered else "",
+        lambda _, t: t * 1e3,
         "time per step (ms)",
-        "time over granularity",
-        [sweep.problem_name(plan_id), "the same granularity on both sides"],
+        "time",
+        [sweep.problem_name(plan_id)],
+        asked,
     )
 
 
 def caption(sweep: Sweep, plan_id: str) -> list[str]:
     """Return the caption's sentences."""
-    return caption_over_plans("Time of a step over the number of its tasks.")
+    return caption_over("Time of a step with each granularity.")

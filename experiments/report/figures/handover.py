@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import pairwise
 from statistics import median
 from typing import Any
 
-from matplotlib.figure import Figure
+import pandas as pd
 
 from ...analysis.names import model_label
 from ...analysis.speeds import better_forkjoin
 from ...analysis.sweep import Sweep, kept
 from ...results.turns import MOVED_TIMES
 from ...subjects.models import ModelSpec
-from .axes import equivalence_band, log2_axis, power_ticks
-from .heading import plan_header
-from .style import add_legend, marker_look, model_handles, model_styles, new_figure
+from .chart import Chart, Panel, reference_rows
+from .heading import plan_facts
+from .style import model_styles
 
 RANK, ONE_FOR = 6.5, "plan"
 NANOSECOND, MOST_NAMED = 1e-9, 4
@@ -60,26 +61,14 @@ def missing(sweep: Sweep, plan_id: str) -> str:
     return "ratios over hand-overs need fork-join, another model, and generations with near and with far CPUs"
 
 
-def draw(sweep: Sweep, plan_id: str, column: str) -> Figure:
-    """Draw a marker for each generation and model, hollow where tables leave the generation out."""
-    rows = rows_of(sweep, plan_id)
-    styles = model_styles(sweep.samples["model"])
-    models = sorted({row["model"] for row in rows})
-    figure, (axis,) = new_figure(column, 1, 2.4)
-    axis.set_title("")  # a single panel needs no letter
-    equivalence_band(axis)
-    for row in rows:
-        own = styles[row["model"]]
-        look = {"color": own.color, "markersize": 4, "linestyle": "none", **marker_look(own, row["left_out"])}
-        axis.plot([row["handover_s"] / NANOSECOND], [row["ratio"]], **look)
-    taken = [row["handover_s"] / NANOSECOND for row in rows]
-    low, high = min(taken) / 1.1, max(taken) * 1.1
-    log2_axis(axis, "x", power_ticks(low, high), low, high)
-    axis.set_xlabel("hand-over of a cache line (ns)")
-    axis.set_ylabel("time / better fork-join")
-    add_legend(figure, column, model_handles(styles, models))
-    plan_header(figure, sweep, plan_id, column)
-    return figure
+def chart(sweep: Sweep, plan_id: str) -> Chart:
+    """Return a marker for each generation and model, hollow where tables leave the generation out."""
+    table = pd.DataFrame(rows_of(sweep, plan_id)).sort_values("model")
+    about = {"hollow": table["left_out"], "x": table["handover_s"] / NANOSECOND}
+    rows = reference_rows(table["model"], about["x"], table["ratio"]).assign(**about)
+    styles = {m: replace(look, line="none") for m, look in model_styles(sweep.samples["model"]).items()}
+    panel = Panel(rows, "time / better fork-join", "", "ratio")
+    return Chart([panel], plan_facts(sweep, plan_id), styles, "hand-over of a cache line (ns)")
 
 
 def caption(sweep: Sweep, plan_id: str) -> list[str]:

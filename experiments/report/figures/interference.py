@@ -1,19 +1,20 @@
-"""Figure `interference`: loss of each model beside other processes."""
+"""Figure `interference`: slowdown of each model beside other processes, a panel for each."""
 
 from __future__ import annotations
 
-from matplotlib.figure import Figure
+import pandas as pd
 
-from ...analysis.interference import interference_table, label_with_preemption
-from ...analysis.names import INTERFERENCE
+from ...analysis.interference import interference_table
+from ...analysis.names import INTERFERENCE, model_label
 from ...analysis.speeds import row_is_usable
 from ...analysis.sweep import Sweep
 from ..words import blocks_text
-from .axes import model_lines
-from .heading import header
-from .style import GREY, add_legend, model_handles, model_styles, new_figure, panel_title
+from .chart import Chart, Panel, reference_rows, value_rows
+from .style import COLORS, GREY, ModelStyle
 
 RANK, ONE_FOR = 7, "plan"
+TAKEN, ACROSS = "CPU time taken", 4
+LOOKS = {"stay": ModelStyle(COLORS[0], "o", "-"), "swap": ModelStyle(COLORS[3], "v", "--")}
 
 
 def missing(sweep: Sweep, plan_id: str) -> str:
@@ -24,40 +25,33 @@ def missing(sweep: Sweep, plan_id: str) -> str:
     return "a figure over hogs needs points with and without them, got one kind; run interference.toml"
 
 
-def draw(sweep: Sweep, plan_id: str, column: str) -> Figure:
-    """Draw step time beside hogs over that without, and the part that the hogs' CPU time does not explain."""
+def chart(sweep: Sweep, plan_id: str) -> Chart:
+    """Return step time beside hogs over that without, a panel for each model, and the part that the CPU time taken
+    explains."""
     table = interference_table(sweep)
     table = table[table["plan_id"] == plan_id]
     threads = int(table["threads"].max())
     table = table[table["threads"] == threads]
     table = table.assign(usable=[row_is_usable(sweep, row) for row in table.to_dict("records")])
-    models = list(dict.fromkeys(table["model"]))
-    styles = model_styles(models)
-    figure, (times, losses) = new_figure(column, 2, 2.1, (1.0, 1.0))
-    for axis, name, scale in ((times, "slowdown", 1), (losses, "loss", 100)):
-        model_lines(axis, table, models, styles, "hogs", name, scale, places=sweep.config.get(INTERFERENCE, ()))
+    stays = {m: m.with_options(preemption="stay") if "preemption" in m.model.fields else m for m in {*table["model"]}}
+    names = {model: model_label(other) for model, other in stays.items()}
     left = table.groupby("hogs")["capacity"].first()
-    times.plot(left.index, 1 / left, color=GREY, linewidth=0.9, linestyle=":", zorder=3)
-    times.set_ylabel("step time / without hogs")
-    panel_title(times, "Slowdown (dotted: capacity taken)")
-    losses.axhspan(0, 10, color="0.9", linewidth=0, zorder=0)
-    losses.axhline(0, color=GREY, linewidth=0.7, zorder=1)
-    losses.set_ylabel("loss beyond the capacity taken (%)")
-    panel_title(losses, "Loss (grey: up to 10 %)")
-    for axis in (times, losses):
-        axis.set_xticks(sorted(set(table["hogs"])))
-        axis.set_xlabel("spinning processes")
-    add_legend(figure, column, model_handles(styles, models, label_with_preemption))
-    header(
-        figure, sweep, [sweep.problem_name(plan_id), blocks_text(sweep.plans[plan_id]), f"{threads} threads"], column
-    )
-    return figure
+    taken = reference_rows(TAKEN, left.index, 1 / left.to_numpy())
+    panels = []
+    for name in dict.fromkeys(table["model"].map(names)):
+        own = table[table["model"].map(names) == name]
+        rows = value_rows(own.assign(model=own["preemption"]), "slowdown", "hogs")
+        panels.append(Panel(pd.concat([taken, rows]), "time / without", name, "linear"))
+    facts = [sweep.problem_name(plan_id), blocks_text(sweep.plans[plan_id]), f"{threads} threads"]
+    styles = {TAKEN: ModelStyle(GREY, "", ":"), **LOOKS}
+    said = {"stay": "threads keep their CPU", "swap": "waiting workers exchange CPUs with preempted ones"}
+    places = sweep.config.get(INTERFERENCE, ())
+    return Chart(panels, facts, styles, "spinning processes", said, places, across=ACROSS, linear=True, same_scale=True)
 
 
 def caption(sweep: Sweep, plan_id: str) -> list[str]:
     """Return the caption's sentences."""
     return [
-        "(a) Step time beside spinning processes over that without; dotted: what the CPU time taken explains. (b) "
-        "Slowdown times the capacity left, less one: CPU time that was there and not used. stay: threads keep their "
-        "CPU; swap: waiting workers exchange CPUs with preempted ones. Bars: 95 % intervals."
+        "Step time beside spinning processes over that without, of each model; dotted: what the CPU time taken "
+        "explains, above it is CPU time that was there and not used. Bars: 95 % intervals."
     ]

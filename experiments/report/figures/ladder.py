@@ -4,29 +4,25 @@ from __future__ import annotations
 
 import math
 import textwrap
-from collections.abc import Mapping
 from typing import Any
 
-from matplotlib.figure import Figure
+import pandas as pd
 from matplotlib.lines import Line2D
-from matplotlib.ticker import MaxNLocator
 
 from ...analysis.estimates import EQUIVALENCE_BAND
 from ...analysis.ladder import ladder_table, missing
-from ...analysis.names import called, model_label
+from ...analysis.names import model_label
 from ...analysis.sweep import Sweep
 from ...simulate.predict import error_text, prediction_table
 from ...subjects.models import ModelSpec
 from ...tables.numbers import time
 from . import simulated
-from .axes import mark_ratio, rows_of_ratios
-from .heading import header
-from .style import GREY, TALLEST_IN, add_legend, blank_figure, model_styles
+from .chart import Chart, Panel, reference_rows, value_rows
+from .style import GREY, model_styles
 
 RANK, ONE_FOR = 0.2, "plan"
 SIMULATED_THREADS = (8, 64)
-MARKERS = ("s", "D")
-SIMULATED = {"linestyle": "none", "color": GREY, "markersize": 3.5}
+SIMULATED = {"linestyle": "none", "color": GREY, "marker": "o", "markersize": 4}
 
 
 def rows_of(sweep: Sweep, plan_id: str) -> list[dict[str, Any]]:
@@ -52,70 +48,40 @@ def _simulated(sweep: Sweep, plan_id: str) -> dict[tuple[ModelSpec, int], float]
     return {(row["model"], row["threads"]): row["step_s"] for row in table.to_dict("records")}
 
 
-def draw(sweep: Sweep, plan_id: str, column: str) -> Figure:
-    """Draw a row for each rung in the order of the file, and a panel for each ratio."""
-    rows, styles = rows_of(sweep, plan_id), model_styles(sweep.samples["model"])
-    predicted = any(math.isfinite(row[f"simulated_{SIMULATED_THREADS[0]}"]) for row in rows)
-    wide, tall = column == "double", 0.27 * len(rows) + 1.2
-    figure = blank_figure(column, tall if wide else min(tall, TALLEST_IN))
-    panels = figure.subplots(1, 2 + predicted, sharey=True)
-    figure.get_layout_engine().set(w_pad=0.04, h_pad=0.03, wspace=0.03)
-    for place, row in enumerate(rows):
-        color = styles[row["model"]].color
-        both = row["usable"] and rows[max(place - 1, 0)]["usable"]
-        for panel, name, usable in zip(panels, ("ratio", "above"), (row["usable"], both), strict=False):
-            ratio = [row[f"{name}{end}"] for end in ("", "_low", "_high")]
-            mark_ratio(panel, place, ratio, color, usable=usable)
-        if math.isnan(row["ratio"]):
-            panels[0].plot(1, place, "|", color=color, markersize=9)
-        if wide:
-            at = (1.01, place)
-            panels[0].annotate(time(row["time_s"]), at, xycoords=("axes fraction", "data"), fontsize=6, va="center")
-        for number, threads in enumerate(SIMULATED_THREADS if predicted else ()):
-            look = {"color": color, "markerfacecolor": color if number else "white", "markersize": 3.5}
-            panels[2].plot(row[f"simulated_{threads}"], place, MARKERS[number], **look)
-    names = [_row_name(row, wide) for row in rows]
-    panels[0].set_yticks(range(len(rows)), names, fontsize=6 if wide else 5.5, linespacing=1.0)
-    panels[0].set_ylim(len(rows) - 0.5, -0.5)
-    for panel, label in zip(
-        panels, ("time /\nfork-join", "time /\nrung above", "simulated /\nfork-join"), strict=False
-    ):
-        rows_of_ratios(panel, label, fontsize=7)
-        panel.xaxis.set_major_locator(MaxNLocator(4 if wide else 2, steps=[1, 2, 5, 10]))
-        panel.margins(x=0.08)
-        panel.tick_params(axis="x", labelsize=7 if wide else 6)
-    faces = ("white", GREY) if predicted else ()
-    handles = [
-        Line2D([], [], marker=marker, markerfacecolor=face, label=f"simulated, {threads} threads", **SIMULATED)
-        for marker, face, threads in zip(MARKERS, faces, SIMULATED_THREADS, strict=False)
+def chart(sweep: Sweep, plan_id: str) -> Chart:
+    """Return a row for each rung in the order of the file, and a panel for each ratio."""
+    table = pd.DataFrame(rows_of(sweep, plan_id))
+    names = [
+        f"{textwrap.fill(row['takes'], 60)}\n{model_label(row['model'])}, {time(row['time_s'])}"
+        for row in table.to_dict("records")
     ]
-    if handles:
-        add_legend(figure, "double", handles, None if wide else 2)
-    header(figure, sweep, [sweep.problem_name(plan_id), f"measured on {rows[0]['threads']} threads"], column)
-    return figure
-
-
-def _row_name(row: Mapping[str, Any], wide: bool) -> str:
-    """Return what a rung takes away and its model; in a single column, which has no room for both, the first, or the
-    name that the model was given."""
-    takes, label = textwrap.fill(row["takes"], 42 if wide else 24), model_label(row["model"])
-    if wide:
-        return f"{takes}\n{label}"
-    with called({}):
-        return takes if label == model_label(row["model"]) else textwrap.fill(label, 24)
+    x = pd.Series(names, table.index)
+    both = table["usable"] & table["usable"].shift(fill_value=True)
+    panels = [
+        Panel(value_rows(table.assign(ratio=table["ratio"].fillna(1.0)), "ratio", x), "time / fork-join", "", "ratio"),
+        Panel(value_rows(table.assign(usable=both), "above", x), "time / rung above", "", "ratio"),
+    ]
+    handles = []
+    if table[f"simulated_{SIMULATED_THREADS[0]}"].notna().any():
+        rows = [
+            reference_rows(table["model"], x, table[f"simulated_{threads}"]).assign(hollow=not number)
+            for number, threads in enumerate(SIMULATED_THREADS)
+        ]
+        panels.append(Panel(pd.concat(rows), "simulated / fork-join", "", "ratio"))
+        faces = zip(SIMULATED_THREADS, ("white", GREY), strict=True)
+        handles = [
+            Line2D([], [], markerfacecolor=face, label=f"simulated, {n} threads", **SIMULATED) for n, face in faces
+        ]
+    facts = [sweep.problem_name(plan_id), f"measured on {table['threads'].iloc[0]} threads"]
+    styles = model_styles(sweep.samples["model"])
+    return Chart(panels, facts, styles, handles=handles, hollow_unknown=False, height=0.45 + 0.31 * len(table))
 
 
 def caption(sweep: Sweep, plan_id: str) -> list[str]:
     """Return the caption's sentences."""
-    rows = rows_of(sweep, plan_id)
-    known = any(math.isfinite(row["ratio_low"]) for row in rows)
     said = "Each rung takes away (−) or puts back (+) a wait. Ratios of times with 95 % intervals, to the better "
     said += f"fork-join form and to the rung above; grey: ± {EQUIVALENCE_BAND:.0%}."
     if reason := simulated.missing(sweep, plan_id):
-        return [said, "" if known else "Hollow: too few generations for an interval.", f"Not simulated: {reason}."]
-    threads = sorted({row["threads"] for row in rows})
-    return [
-        said,
-        "" if known else "Hollow: too few generations for an interval.",
-        error_text(prediction_table(sweep, plan_id, threads)),
-    ]
+        return [said, f"Not simulated: {reason}."]
+    threads = sorted({row["threads"] for row in rows_of(sweep, plan_id)})
+    return [said, error_text(prediction_table(sweep, plan_id, threads))]

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import pandas as pd
-from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter, NullLocator
 
 from ...analysis.accounting import layer_table
 from ...analysis.names import value_text
 from ...analysis.speeds import is_usable, plans_by_value
 from ...analysis.sweep import Sweep
 from ...subjects.models import SERIAL
-from .heading import header
-from .style import COLORS, add_legend, blank_figure, marked
+from .chart import Chart, Panel, reference_rows
+from .style import COLORS, ModelStyle
 
 RANK, ONE_FOR = 1.1, "network"
 MARKERS = "osD^vP*X"
@@ -47,31 +45,15 @@ def times(sweep: Sweep, plan_id: str) -> pd.DataFrame:
     )
 
 
-def draw(sweep: Sweep, plan_id: str, column: str) -> Figure:
-    """Draw a row for each layer and a mark for each form, over a logarithmic axis of time."""
+def chart(sweep: Sweep, plan_id: str) -> Chart:
+    """Return a row for each layer and a mark for each form."""
     table, plans = 1e3 * times(sweep, plan_id), _plans(sweep, plan_id)
-    figure = blank_figure(column, 0.15 * len(table) + 1.1)
-    axis = figure.subplots()
-    handles = []
-    for number, value in enumerate(table):
-        label = marked(value, is_usable(sweep, (plans[value], SERIAL, 1)))
-        look = {"marker": MARKERS[number % len(MARKERS)], "color": COLORS[number % len(COLORS)], "linestyle": "none"}
-        handles += axis.plot(table[value], range(len(table)), label=label, markersize=4, zorder=3, **look)
-    for place in range(len(table)):
-        axis.axhline(place, color="0.92", linewidth=0.6, zorder=0)
-    axis.axhline(len(table) - 1.5, color="0.6", linewidth=0.6)
-    axis.set_yticks(range(len(table)), table.index)
-    axis.set_ylim(len(table) - 0.4, -0.6)
-    axis.tick_params(axis="y", length=0)
-    low, high = float(table.min(axis=None)) / 1.3, float(table.max(axis=None)) * 1.3
-    axis.set(xscale="log", xlim=(low, high))
-    axis.xaxis.set_minor_locator(NullLocator())
-    axis.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
-    axis.set_xlabel("time in the serial step (ms)")
-    axis.spines[["top", "right", "left"]].set_visible(False)
-    add_legend(figure, column, handles, len(handles) if column == "double" else 3)
-    header(figure, sweep, [sweep.problem_name(plan_id, "conv"), "one thread"], column)
-    return figure
+    usable = {value: is_usable(sweep, (plans[value], SERIAL, 1)) for value in table}
+    rows = pd.concat([reference_rows(v, list(table.index), table[v].tolist()).assign(usable=usable[v]) for v in table])
+    styles = {v: ModelStyle(COLORS[i % len(COLORS)], MARKERS[i % len(MARKERS)], "none") for i, v in enumerate(table)}
+    panel = Panel(rows[rows["value"].notna()], "time in the serial step (ms)")
+    facts = [sweep.problem_name(plan_id, "conv"), "one thread"]
+    return Chart([panel], facts, styles, dodged=False, hollow_unknown=False)
 
 
 def caption(sweep: Sweep, plan_id: str) -> list[str]:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import math
+from collections.abc import Mapping, Sequence
 from typing import Any
 
+import pandas as pd
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
@@ -14,10 +16,12 @@ from ...analysis.losses import LOSSES, is_undisturbed
 from ...analysis.names import model_label, model_rank
 from ...analysis.sweep import Sweep
 from .axes import rows_of_bars
-from .heading import plan_header, write_lines
-from .style import add_legend, finish, in_style, marked, new_figure
+from .chart import Chart, Panel, drawn
+from .heading import plan_facts
+from .style import in_style, marked
 
 RANK, ONE_FOR = 2, "plan"
+SECONDS = (*(f"{name}_s" for name in LOSSES), "step_time_s")
 
 
 def missing(sweep: Sweep, plan_id: str) -> str:
@@ -27,11 +31,9 @@ def missing(sweep: Sweep, plan_id: str) -> str:
     return "a figure of losses needs event logs, got none; measure with `forktask compare --trace`"
 
 
-def draw(sweep: Sweep, plan_id: str, column: str) -> Figure:
-    """Draw the losses of each logged model, and their differences from fork-join."""
-    figure = draw_losses(rows_of(sweep, plan_id), column)
-    plan_header(figure, sweep, plan_id, column)
-    return figure
+def chart(sweep: Sweep, plan_id: str) -> Chart:
+    """Return the losses of each logged model, and their differences from fork-join."""
+    return losses_chart(rows_of(sweep, plan_id), plan_facts(sweep, plan_id))
 
 
 def rows_of(sweep: Sweep, plan_id: str) -> list[dict[str, Any]]:
@@ -46,29 +48,21 @@ def rows_of(sweep: Sweep, plan_id: str) -> list[dict[str, Any]]:
 def draw_traced(rows: Sequence[Mapping[str, Any]], column: str = "double", title: str = "") -> Figure:
     """Draw rows of `losses.as_rows` as a figure of their own."""
     with in_style():
-        figure = draw_losses(rows, column)
-        if title:
-            write_lines(figure, [title], column)
-        return finish(figure)
+        return drawn(losses_chart(rows, [title] if title else []), column)
 
 
-def draw_losses(rows: Sequence[Mapping[str, Any]], column: str) -> Figure:
-    """Draw bars that sum to the step time, and differences from the quickest fork-join."""
+def losses_chart(rows: Sequence[Mapping[str, Any]], facts: Sequence[str]) -> Chart:
+    """Return bars that sum to the step time, and differences from the quickest fork-join."""
     reference, others = compared(rows)
-    panels = 2 if others else 1
-    shares = {"widths": (1.25, 1), "heights": (len(rows) + 1, len(others) + 1)} if others else {}
-    figure, axes = new_figure(column, panels, max(1.6, 0.3 * len(rows) + 0.6), **shares)
-    _draw_bars(axes[0], rows, lambda row, name: row[name])
-    labels = [_label(row) for row in rows]
-    rows_of_bars(axes[0], labels, "wall time of an iteration (ms)", "where the threads' time went")
+    gains = [{name: reference[name] - row[name] for name in SECONDS} for row in others]
+    panels = [_bars(rows, list(map(_label, rows)), "wall time of an iteration (ms)", "where the threads' time went")]
     if others:
-        _draw_bars(axes[1], others, lambda row, name: reference[name] - row[name])
-        labels = [_label(row, threads=False) for row in others]
-        rows_of_bars(axes[1], labels, "less time an iteration than fork-join (ms)", "gain over fork-join, by cause")
+        names = [_label(row, threads=False) for row in others]
+        panels.append(_bars(gains, names, "less time than fork-join (ms)", "gain over fork-join, by cause"))
     handles = [Patch(color=loss.color, label=loss.label) for loss in LOSSES.values()]
     handles.append(Line2D([], [], color="black", linewidth=0.9, label="measured"))
-    add_legend(figure, column, handles, columns=4)
-    return figure
+    widths = (1.25, 1) if others else None
+    return Chart(panels, facts, height=max(1.6, 0.3 * len(rows) + 0.6), widths=widths, handles=handles)
 
 
 def compared(rows: Sequence[Mapping[str, Any]]):
@@ -81,19 +75,29 @@ def compared(rows: Sequence[Mapping[str, Any]]):
     return reference, others
 
 
-def _draw_bars(axis, rows: Sequence[Mapping[str, Any]], seconds: Callable[[Mapping[str, Any], str], float]) -> None:
-    """Stack the losses of each row, positive ones to the right of zero and negative ones to the left, and mark their
-    sum as measured."""
-    for place, row in enumerate(rows):
-        right = left = 0.0
-        for name, loss in LOSSES.items():
-            value = 1e3 * seconds(row, f"{name}_s")
-            start = right if value >= 0 else left
-            axis.barh(place, value, left=start, height=0.7, color=loss.color, linewidth=0, zorder=2)
-            right, left = (right + value, left) if value >= 0 else (right, left + value)
-        total = 1e3 * seconds(row, "step_time_s")
-        axis.plot([total] * 2, [place - 0.42, place + 0.42], color="black", linewidth=0.9, zorder=4)
-    axis.axvline(0, color="black", linewidth=0.5)
+def _bars(rows: Sequence[Mapping[str, Any]], names: Sequence[str], label: str, title: str) -> Panel:
+    """Return a panel that stacks the losses of each row, positive ones to the right of zero and negative ones to the
+    left, and marks their sum as measured."""
+    data = [
+        {"model": part[:-2], "x": name, "value": 1e3 * row[part], "low": math.nan, "high": math.nan}
+        for row, name in zip(rows, names, strict=True)
+        for part in SECONDS
+    ]
+
+    def paint(axis, column: str) -> None:
+        for place, row in enumerate(rows):
+            right = left = 0.0
+            for name, loss in LOSSES.items():
+                value = 1e3 * row[f"{name}_s"]
+                start = right if value >= 0 else left
+                axis.barh(place, value, left=start, height=0.7, color=loss.color, linewidth=0, zorder=2)
+                right, left = (right + value, left) if value >= 0 else (right, left + value)
+            total = 1e3 * row["step_time_s"]
+            axis.plot([total] * 2, [place - 0.42, place + 0.42], color="black", linewidth=0.9, zorder=4)
+        axis.axvline(0, color="black", linewidth=0.5)
+        rows_of_bars(axis, names, label)
+
+    return Panel(pd.DataFrame(data), label, title, paint=paint)
 
 
 def _label(row: Mapping[str, Any], threads: bool = True) -> str:

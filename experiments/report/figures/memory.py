@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
-import numpy as np
-from matplotlib.figure import Figure
-from matplotlib.lines import Line2D
-from matplotlib.ticker import FuncFormatter
+import pandas as pd
 
 from ....cython_src.typed_text import format_bytes
 from ...analysis.memory import LIBRARIES, memory_table
@@ -16,16 +14,16 @@ from ...analysis.speeds import on_most_threads
 from ...analysis.sweep import Sweep
 from ...subjects.memory import parse_bytes
 from ...subjects.models import SERIAL
-from .axes import log2_axis, nested_size, power_ticks, series, x_axis
-from .heading import write_lines
-from .style import GREY, add_legend, model_handles, model_styles, new_figure
+from .batch import asked_batches
+from .chart import Chart, Panel, reference_rows
+from .style import GREY, ModelStyle, model_styles
 
 RANK, ONE_FOR = 3.1, "network"
-PLANNED = {"color": GREY, "linestyle": "--", "linewidth": 0.9}
-UNFIT = {"linestyle": "none", "marker": "x", "color": GREY, "markersize": 5}
-LIMIT = {"color": "#c03030", "linewidth": 1.0}
+PLANNED, UNFIT = "planned", "not run"
 MACHINE, ALLOWED = "the machine's memory", "the run's limit"
-LINES = {MACHINE: "-", ALLOWED: ":"}
+RED, NEAR = "#c03030", 8  # a limit farther above what was measured stands beside the axis
+LOOKS = {PLANNED: ModelStyle(GREY, "", "--"), UNFIT: ModelStyle(GREY, "x", "none")}
+LIMITS = {MACHINE: ModelStyle(RED, "", "-"), ALLOWED: ModelStyle(RED, "", ":")}
 
 
 def missing(sweep: Sweep, plan_id: str) -> str:
@@ -36,8 +34,8 @@ def missing(sweep: Sweep, plan_id: str) -> str:
 
 
 def data(sweep: Sweep, plan_id: str) -> dict[str, Any]:
-    """Return what is drawn: "title", "peaks" (bytes by model and batch, on most threads and of the serial run),
-    "planned" (bytes by batch, of refused plans too: buffers, task graph, and what is resident before) and "limits"."""
+    """Return what is drawn: "peaks" (bytes by model and batch, on most threads and of the serial run), "planned"
+    (bytes by batch, of refused plans too: buffers, task graph, and what is resident before) and "limits"."""
     table = memory_table(sweep)
     planned = {}
     for plan in sweep.siblings(plan_id, "batch", asked=True):
@@ -46,48 +44,34 @@ def data(sweep: Sweep, plan_id: str) -> dict[str, Any]:
         planned[sweep.plans[plan].batch] = float(measured.max() if len(measured) else refused)
     own = table[table["plan_id"].isin(sweep.siblings(plan_id, "batch"))]
     own = own[(own["model"] == SERIAL) | own.index.isin(on_most_threads(own)[0].index)]
-    peaks: dict[str, dict[int, float]] = {model: {} for model in sorted(own["model"].unique(), key=model_rank)}
+    peaks: dict[Any, dict[int, float]] = {model: {} for model in sorted(own["model"].unique(), key=model_rank)}
     for row in own.to_dict("records"):
         peaks[row["model"]][sweep.plans[row["plan_id"]].batch] = row["peak_bytes"]
     total, given = (sweep.environment.get("memory") or {}).get("total_bytes"), sweep.config.get("memory_limit")
     limits = ({MACHINE: total} if total else {}) | ({ALLOWED: parse_bytes(given)} if given else {})
-    title = sweep.problem_name(plan_id, "batch")
-    return {"title": title, "peaks": peaks, "planned": dict(sorted(planned.items())), "limits": limits}
+    return {"peaks": peaks, "planned": dict(sorted(planned.items())), "limits": limits}
 
 
-def draw(sweep: Sweep, plan_id: str, column: str) -> Figure:
-    """Draw the planned line, a marker for each model's peak, and the limits."""
+def chart(sweep: Sweep, plan_id: str) -> Chart:
+    """Return the planned line, a marker for each model's peak, and the limits that lie near."""
     found = data(sweep, plan_id)
     peaks, planned = found["peaks"], found["planned"]
-    styles = model_styles(list(peaks))
-    figure, (axis,) = new_figure(column, 1, 2.2)
-    axis.set_title("")  # a single panel needs no letter
-    axis.plot(list(planned), [size / 2**20 for size in planned.values()], **PLANNED)
-    for number, (model, of_model) in enumerate(peaks.items()):
-        values = np.array([of_model.get(batch, np.nan) for batch in planned]) / 2**20
-        nothing = np.full(len(values), np.nan)
-        look = {"size": nested_size(number, len(peaks))}
-        series(axis, list(planned), values, nothing, nothing, styles[model], band=True, **look)
-    ran = {batch for of_model in peaks.values() for batch in of_model}
+    rows = [reference_rows(PLANNED, list(planned), [*planned.values()])]
+    rows += [reference_rows(model, list(own), [*own.values()]) for model, own in peaks.items()]
+    ran = {batch for own in peaks.values() for batch in own}
     unfit = [batch for batch in planned if batch not in ran]
-    axis.plot(unfit, [planned[batch] / 2**20 for batch in unfit], **UNFIT)
-    for name, size in found["limits"].items():
-        axis.axhline(size / 2**20, linestyle=LINES[name], **LIMIT)
-    of_models = [size for of_model in peaks.values() for size in of_model.values()]
-    every = [size / 2**20 for size in (*of_models, *planned.values(), *found["limits"].values())]
-    log2_axis(axis, "y", power_ticks(min(every), max(every)), min(every) / 1.3, max(every) * 1.3)
-    x_axis(axis, list(planned), "batch")
-    axis.yaxis.set_major_formatter(FuncFormatter(lambda size, _: format_bytes(size * 2**20)))
-    axis.set_ylabel("memory")
-    handles = [*model_handles(styles, list(peaks)), Line2D([], [], label="planned", **PLANNED)]
-    handles += [
-        Line2D([], [], linestyle=LINES[name], label=f"{name}, {format_bytes(size)}", **LIMIT)
-        for name, size in found["limits"].items()
-    ]
-    handles += [Line2D([], [], label="not run", **UNFIT)] if unfit else []
-    add_legend(figure, column, handles)
-    write_lines(figure, [f"{found['title']}; peak resident memory of a process"], column)
-    return figure
+    rows += [reference_rows(UNFIT, unfit, [planned[batch] for batch in unfit])] if unfit else []
+    most = max(size for own in (planned, *peaks.values()) for size in own.values())
+    near = {name: size for name, size in found["limits"].items() if size < NEAR * most}
+    rows += [reference_rows(name, [math.nan], [size]) for name, size in near.items()]
+    values = pd.concat(rows)
+    values[["value", "low", "high"]] /= 2**20
+    names = {name: f"{name}, {format_bytes(size)}" for name, size in near.items()}
+    far = [f"{name} ({format_bytes(size)})" for name, size in found["limits"].items() if name not in near]
+    styles = {**model_styles(list(peaks)), **LOOKS, **LIMITS}
+    facts = [sweep.problem_name(plan_id, "batch"), *([f"far below {' and '.join(far)}"] if far else [])]
+    panel = Panel(values, "peak memory (MiB)")
+    return Chart([panel], facts, styles, "batch", names, asked_batches(sweep, plan_id))
 
 
 def caption(sweep: Sweep, plan_id: str) -> list[str]:

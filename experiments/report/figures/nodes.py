@@ -5,21 +5,18 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from matplotlib.figure import Figure
-from matplotlib.ticker import MaxNLocator
+import pandas as pd
 
 from ...analysis.estimates import EQUIVALENCE_BAND
 from ...analysis.nodes import sweep_on
 from ...analysis.speeds import interval_columns, is_usable, judged
 from ...analysis.sweep import Sweep, kept
 from ..verdicts import answers
-from .axes import mark_ratio, rows_of_ratios
-from .style import TALLEST_IN, blank_figure, model_styles
+from .chart import Chart, Panel, value_rows
+from .style import model_styles
 
 RANK, ONE_FOR = 6, "plan"
-MOST_PANELS = {"double": 4, "single": 2}
-ROW_IN, NAMED_IN, BESIDE_IN = 0.18, 0.1, 0.9
-MOST_IN = {"double": 9.0, "single": TALLEST_IN - BESIDE_IN}  # of all rows
+MOST_PANELS = 4
 
 
 @kept
@@ -45,36 +42,26 @@ def missing(sweep: Sweep, plan_id: str) -> str:
     return "" if rows_of(sweep, plan_id) else "ratios by node need fork-join and another model on several pooled nodes"
 
 
-def draw(sweep: Sweep, plan_id: str, column: str) -> Figure:
-    """Draw a panel for each contestant, a line for each node, and all nodes together as a band."""
-    rows, styles = rows_of(sweep, plan_id), model_styles(sweep.samples["model"])
-    together = [row for row in rows if not row["node"]][: MOST_PANELS[column]]
-    nodes = list(sweep.nodes)
-    row_in = min(ROW_IN, MOST_IN[column] / len(nodes))
-    figure = blank_figure(column, row_in * len(nodes) + BESIDE_IN)
-    panels = figure.subplots(1, len(together), sharey=True, squeeze=False)[0]
-    for panel, whole in zip(panels, together, strict=True):
-        style = styles[whole["model"]]
-        rows_of_ratios(panel, "time / fork-join")
-        if math.isfinite(whole["ratio_low"]):
-            panel.axvspan(whole["ratio_low"], whole["ratio_high"], color=style.color, alpha=0.25, linewidth=0, zorder=1)
-        for row in (row for row in rows if row["node"] and row["model"] == whole["model"]):
-            ratio = [row[f"ratio{end}"] for end in ("", "_low", "_high")]
-            mark_ratio(panel, nodes.index(row["node"]), ratio, style.color, style.marker, row["usable"])
-        panel.set_title(whole["label"])
-        panel.xaxis.set_major_locator(MaxNLocator(3, steps=[1, 2, 5, 10]))
-    panels[0].set_ylim(len(nodes) - 0.5, -0.5)
-    panels[0].set_yticks(range(len(nodes)), nodes if row_in >= NAMED_IN else [""] * len(nodes))
-    return figure
+def chart(sweep: Sweep, plan_id: str) -> Chart:
+    """Return a panel for each contestant, a row for each node, and all nodes together as a band."""
+    rows = pd.DataFrame(rows_of(sweep, plan_id))
+    order = {node: place for place, node in enumerate(sweep.nodes)}
+    panels = []
+    for model in dict.fromkeys(rows["model"]):
+        own = rows[rows["model"] == model].sort_values("node", key=lambda nodes: nodes.map(order))
+        named = value_rows(own, "ratio", own["node"].replace("", math.nan))
+        panels.append(Panel(named, "time / fork-join", own["label"].iloc[0], "ratio"))
+    styles = model_styles(sweep.samples["model"])
+    return Chart(panels[:MOST_PANELS], [sweep.problem_name(plan_id)], styles, names=dict.fromkeys(styles, ""))
 
 
 def caption(sweep: Sweep, plan_id: str) -> list[str]:
     """Return the caption's sentences."""
     rows = rows_of(sweep, plan_id)
-    hidden = sum(not row["node"] for row in rows) - MOST_PANELS["double"]
+    hidden = sum(not row["node"] for row in rows) - MOST_PANELS
     return [
         f"Time over that of the better fork-join form on each node, with 95 % intervals; coloured band: all nodes "
-        f"together; grey: ± {EQUIVALENCE_BAND:.0%}. Hollow: too few generations on that node for an interval.",
+        f"together; grey: ± {EQUIVALENCE_BAND:.0%}.",
         f"{hidden} more models in the table." if hidden > 0 else "",
         "" if all(row["usable"] for row in rows) else "Crossed out: not usable.",
     ]

@@ -1,37 +1,27 @@
-"""Figure `overlay`: speedup and efficiency over threads, a curve for each value of a swept option, a panel a model."""
+"""Figure `overlay`: speedups with each value of a swept option, a panel for each model."""
 
 from __future__ import annotations
 
-import re
-from collections.abc import Sequence
-
-import numpy as np
 import pandas as pd
-from matplotlib.figure import Figure
-from matplotlib.lines import Line2D
 
-from ...analysis.estimates import NOTHING
 from ...analysis.limits import BOUND_NAMES, bound_of, bound_table, speedup_bound
 from ...analysis.names import GRANULARITY, INTERFERENCE, NETWORK, axis_label, model_label, model_rank, value_text
 from ...analysis.speeds import best_serial, estimate_of, interval_columns, is_usable, plans_by_value
 from ...analysis.sweep import Point, Sweep
 from ...subjects.models import ModelSpec
-from ...tables.numbers import format_time
-from .axes import mark_places
-from .bound_lines import BoundLine, bound_lines
-from .heading import header
-from .over_threads import draw_pair, ideal_handle, limit_pairs
-from .style import COLORS, GREY, LINES, ModelStyle, add_legend, model_handles, new_figure, panel_title
+from ...tables.numbers import format_time, plural
+from .chart import FEWEST_PLACES, REFERENCES, Chart, Panel, ideal_rows, thread_axis, value_rows
+from .style import COLORS, GREY, LINES, ModelStyle, model_styles
 
 RANK, ONE_FOR = 4.5, "network"
 MAX_MODELS = 3
-NARROW = 16  # characters of a value that a legend in a single column has room for
 # Values of these axes are different work: each is compared with its own serial run.
 OTHER_WORK = ("phase", "sequence", "batch")
 _MARKERS = "osD^vPX*"
+BOUND = "bound"
 
 
-def _axis(sweep: Sweep, plan_id: str) -> str:
+def swept_axis(sweep: Sweep, plan_id: str) -> str:
     """Return the option whose values are overlaid: granularity, else another one, else one that changes the work."""
     swept = [a for a in sweep.axes if a not in (NETWORK, INTERFERENCE) and len(sweep.siblings(plan_id, a)) > 1]
     rank = {GRANULARITY: -1, **{axis: 1 + i for i, axis in enumerate(OTHER_WORK)}}
@@ -53,22 +43,20 @@ def _baselines(sweep: Sweep, plans: dict[str, str], axis: str) -> dict[str, Poin
     return dict.fromkeys(own, fastest)
 
 
-def _is_shown(model: ModelSpec) -> bool:
-    return not model.is_serial and not (model.is_gpu or model.is_peer or model.again)
-
-
-def _models(sweep: Sweep, plans: dict[str, str]) -> list[str]:
+def _models(sweep: Sweep, plans: dict[str, str]) -> list[ModelSpec]:
     """Return the models shown: the fastest form of each, fork-join first and then those with the shortest times.
 
     Threads of the host say little of models of a GPU, which are left out.
     """
-    times: dict[str, float] = {}
-    points = [(p, m, t) for p in plans.values() for m, t in sweep.points_of(p) if _is_shown(m)]
+    points = [(p, m, t) for p in plans.values() for m, t in sweep.points_of(p)]
+    points = [p for p in points if not (p[1].is_serial or p[1].is_gpu or p[1].is_peer or p[1].again)]
     widest = max((threads for _, _, threads in points), default=1)
+    times: dict[ModelSpec, float] = {}
     for plan, model, threads in points:
         if threads == widest:
-            times[model] = min(times.get(model, np.inf), sweep.typical_time((plan, model, threads)).value)
-    fastest: dict[str, str] = {}
+            time = sweep.typical_time((plan, model, threads)).value
+            times[model] = min(times.get(model, time), time)
+    fastest: dict[str, ModelSpec] = {}
     for model in sorted(times, key=lambda m: (times[m], model_rank(m))):
         fastest.setdefault(model.name, model)
     shown = sorted(fastest.values(), key=lambda m: (m.name != "forkjoin", times[m], model_rank(m)))
@@ -77,100 +65,65 @@ def _models(sweep: Sweep, plans: dict[str, str]) -> list[str]:
 
 def missing(sweep: Sweep, plan_id: str) -> str:
     """Return why the figure cannot be drawn."""
-    axis = _axis(sweep, plan_id)
+    axis = swept_axis(sweep, plan_id)
     if not axis:
         return "an overlay needs at least two values of an option, got one; run a sweep such as gpt2_batch_subsize"
     plans = _plans(sweep, plan_id, axis)
     if not all(_baselines(sweep, plans, axis).values()):
         return "an overlay needs serial runs of the same network and batch, got none; measure `serial` too"
-    return (
-        ""
-        if _models(sweep, plans)
-        else ("an overlay needs a model of the processor besides serial, got none; measure another one")
-    )
+    return "" if _models(sweep, plans) else "an overlay needs a model of the processor besides serial, got none; measure one"
 
 
-def _points(sweep: Sweep, plans: dict[str, str], model: ModelSpec, bases: dict[str, Point | None]) -> pd.DataFrame:
-    """Return the points of a panel, with the text of the value as "model": speedups of each plan over its serial run,
-    on each number of threads that was asked for."""
-    rows = []
+def _rows(sweep: Sweep, plans: dict[str, str], model: ModelSpec, bases: dict[str, Point | None]) -> pd.DataFrame:
+    """Return value (of the option), threads, and what a row of a panel has: speedups and bounds of each plan over its
+    serial run."""
+    found, name = [], bound_of(model)
     for value, plan in plans.items():
         for threads in sweep.asked_threads(plan):
-            point = (plan, model, threads)
-            known = point in sweep.turns
-            ratio = sweep.ratio(bases[plan], point) if known else NOTHING
-            shares = interval_columns("efficiency", ratio.divided_by(threads))
-            own = {"usable": not known or is_usable(sweep, point), **interval_columns("speedup", ratio)}
-            rows.append({"model": value, "threads": threads, **own, **shares})
-    return pd.DataFrame(rows)
+            if (point := Point(plan, model, threads)) in sweep.turns:
+                own = interval_columns("speedup", sweep.ratio(bases[plan], point))
+                found.append(
+                    {"option": value, "threads": threads, "model": model, **own, "usable": is_usable(sweep, point)}
+                )
+        limits, advantage = bound_table(sweep), sweep.ratio(bases[plan], best_serial(sweep, plan))
+        for row in limits[limits["plan_id"] == plan].to_dict("records") if len(limits) else ():
+            bound = speedup_bound(advantage, estimate_of(row, f"{name}_speedup").inverse())
+            own = interval_columns("speedup", bound)
+            found.append({"option": value, "threads": row["threads"], "model": BOUND, **own, "usable": True})
+    return pd.DataFrame(found)
 
 
-def draw(sweep: Sweep, plan_id: str, column: str) -> Figure:
-    """Draw speedup, and below it efficiency, over threads: a panel for each model, a curve for each value."""
-    axis = _axis(sweep, plan_id)
+def chart(sweep: Sweep, plan_id: str) -> Chart:
+    """Return speedups: a panel for each model, a line for each value, or a row on a single number of threads."""
+    axis = swept_axis(sweep, plan_id)
     plans = _plans(sweep, plan_id, axis)
     models, bases = _models(sweep, plans), _baselines(sweep, plans, axis)
-    styles = {
-        value: ModelStyle(COLORS[i % len(COLORS)], _MARKERS[i % len(_MARKERS)], LINES[i % len(LINES)])
-        for i, value in enumerate(plans)
-    }
-    found = {model: _points(sweep, plans, model, bases) for model in models}
-    every = pd.concat(found.values())
-    counts = sorted({1, *every.loc[every["speedup"].notna(), "threads"]})
+    found = {model: _rows(sweep, plans, model, bases) for model in models}
+    counts = sorted({n for table in found.values() for n in table.loc[table["model"] != BOUND, "threads"]})
     # Over another serial run than in the tables, it goes by another name.
     common = "" if all(bases[plan] == best_serial(sweep, plan) for plan in bases) else ", common $T_1$"
-    figure, panels = new_figure(column, 2 * len(models), 1.8, rows=2)
-    pairs = list(zip(panels[: len(models)], panels[len(models) :], strict=True))
-    bounds = {
-        model: [
-            (line, styles[value].color)
-            for value, plan in plans.items()
-            for line in _bounds(sweep, plan, bases[plan], model)
-        ]
-        for model in models
-    }
-    shown = [pd.DataFrame({"speedup": line.value}) for lines in bounds.values() for line, _ in lines]
-    limit_pairs(pairs, pd.concat([every, *shown]), counts, slowest=0.0)
-    for (speedup, efficiency), (model, points) in zip(pairs, found.items(), strict=True):
-        draw_pair((speedup, efficiency), points, list(plans), styles, counts, bounds[model], band=True)
-        speedup.set_ylabel(f"speedup{common}")
-        efficiency.set_ylabel(f"efficiency{common}")
-        panel_title(speedup, model_label(model))
-        if column == "double":  # in a single one it stands beside
-            panel_title(efficiency, model_label(model))
-    mark_places(sweep, panels, counts)
-    names, letters = _legend_names(list(plans), column)
-    tasks = {value: sweep.plans[plan].num_tasks for value, plan in plans.items()}
-    handles = [*model_handles(styles, list(styles), lambda value: f"{names[value]} ({tasks[value]})"), ideal_handle()]
-    if any(bounds.values()):
-        handles.append(Line2D([], [], color=GREY, linewidth=0.8, linestyle="--", label="bound"))
-    add_legend(figure, column, handles, 4 if column == "double" else None, f"{axis_label(axis)} (tasks){letters}")
-    serial = _serial_text(sweep, plans, axis)
-    header(figure, sweep, [sweep.problem_name(plan_id, axis), f"along {axis_label(axis)}", serial], column)
-    return figure
-
-
-def _legend_names(values: Sequence[str], column: str) -> tuple[dict[str, str], str]:
-    """Return the names of values in the legend, and what their letters stand for: in a single column long ones, such as
-    `images=4,rows=16`, have the first letters of their keys, where these differ."""
-    keys = dict.fromkeys(key for value in values for key in re.findall(r"(\w+)=", value))
-    fit = column == "double" or max(map(len, values)) <= NARROW
-    if fit or not keys or len({key[0] for key in keys}) < len(keys):
-        return dict(zip(values, values, strict=True)), ""
-    short = {value: re.sub(r"(\w)\w*=", r"\1", value).replace(",", " ") for value in values}
-    return short, f"; {', '.join(f'{key[0]} {key}' for key in keys)}"
-
-
-def _bounds(sweep: Sweep, plan: str, base: Point, model: ModelSpec) -> list[BoundLine]:
-    """Return the binding bound of a model: that of a plan on the speedup over any serial run."""
-    table, name = bound_table(sweep), bound_of(model)
-    rows = table[table["plan_id"] == plan].to_dict("records")
-    advantage = sweep.ratio(base, best_serial(sweep, plan))
-    found = []
-    for row in rows:
-        bound = speedup_bound(advantage, estimate_of(row, f"{name}_speedup").inverse())
-        found.append({"threads": row["threads"], **interval_columns(f"{name}_speedup", bound)})
-    return bound_lines(pd.DataFrame(found), [model])
+    tasks = {value: f"{value} ({sweep.plans[plan].num_tasks} tasks)" for value, plan in plans.items()}
+    facts = [sweep.problem_name(plan_id, axis), _serial_text(sweep, plans, axis)]
+    panels = []
+    if len(counts) < FEWEST_PLACES:
+        styles = {**model_styles(sweep.samples["model"]), BOUND: ModelStyle(GREY, "|", "none")}
+        for model, table in found.items():
+            rows = table[table["threads"] == max(counts)]
+            rows = value_rows(rows, "speedup", rows["option"].map(tasks))
+            panels.append(Panel(rows, f"speedup{common}", model_label(model)))
+        return Chart(panels, [*facts, plural(max(counts), "thread")], styles, same_scale=True)
+    styles = dict(REFERENCES)
+    for number, value in enumerate(plans):
+        color, line = COLORS[number % len(COLORS)], LINES[number % len(LINES)]
+        styles[value] = ModelStyle(color, _MARKERS[number % len(_MARKERS)], line)
+        styles[f"{BOUND}, {value}"] = ModelStyle(color, "", (0, (1, 2)))
+    for model, table in found.items():
+        named = [f"{BOUND}, {v}" if m == BOUND else v for v, m in zip(table["option"], table["model"], strict=True)]
+        rows = pd.concat([ideal_rows([1, *counts]), value_rows(table.assign(model=named), "speedup")])
+        panels.append(Panel(rows, f"speedup{common}", model_label(model)))
+    label, marks = thread_axis(sweep, counts)
+    names = {f"{BOUND}, {value}": "" for value in plans} | tasks
+    return Chart(panels, facts, styles, label, names, sweep.asked_threads(plan_id), marks, same_scale=True)
 
 
 def _serial_text(sweep: Sweep, plans: dict[str, str], axis: str) -> str:
@@ -184,12 +137,11 @@ def _serial_text(sweep: Sweep, plans: dict[str, str], axis: str) -> str:
 
 def caption(sweep: Sweep, plan_id: str) -> list[str]:
     """Return the caption's sentences."""
-    axis = _axis(sweep, plan_id)
+    axis = swept_axis(sweep, plan_id)
     serial = "its own fastest serial run" if axis in OTHER_WORK else "the fastest serial run at any of them"
     models = _models(sweep, _plans(sweep, plan_id, axis))
     bounds = ", ".join(dict.fromkeys(BOUND_NAMES[bound_of(model)] for model in models))
     return [
-        f"Speedup and efficiency over threads: a curve for each value of {axis_label(axis)}, over "
-        f"{serial}; a panel for each model, in its fastest form. Bars and bands: 95 % intervals. Thin lines: the bound "
-        f"of the panel's model ({bounds})."
+        f"Speedup with each value of {axis_label(axis)}, over {serial}; a panel for each model, in its fastest form. "
+        f"Bars and bands: 95 % intervals. Grey marks or dotted lines: the bound of the panel's model ({bounds})."
     ]

@@ -7,7 +7,6 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
-from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
@@ -17,8 +16,9 @@ from ...analysis.speeds import is_usable
 from ...analysis.sweep import Sweep
 from ...subjects.models import SERIAL
 from .axes import rows_of_bars
-from .heading import plan_header
-from .style import COLORS, GREY, add_legend, marked, new_figure, panel_title
+from .chart import Chart, Panel, reference_rows
+from .heading import plan_facts
+from .style import COLORS, GREY, marked
 
 RANK, ONE_FOR = 1.5, "plan"
 MOST_KERNELS = 10  # that have a bar of their own
@@ -36,45 +36,50 @@ def missing(sweep: Sweep, plan_id: str) -> str:
     return ""
 
 
-def draw(sweep: Sweep, plan_id: str, column: str) -> Figure:
-    """Draw the roofline with the kernels that have arithmetic, and a bar for each kernel."""
+def chart(sweep: Sweep, plan_id: str) -> Chart:
+    """Return the roofline with the kernels that have arithmetic, and a bar for each kernel."""
     table = roofline_table(sweep, plan_id)
-    rows = table[table["time_s"] > 0].to_dict("records")
-    shown, others = rows[:MOST_KERNELS], rows[MOST_KERNELS:]
-    arithmetic = any(row["flops"] for row in rows)
-    widths = (1, 1.1) if arithmetic else None
-    figure, (*roofs, bars) = new_figure(column, 1 + arithmetic, max(2.0, 0.16 * len(shown) + 0.5), widths=widths)
-    for roof in roofs:
-        _roofs(roof, sweep, rows, 4 if column == "double" else 2)
-        panel_title(roof, "arithmetic under the roofs, by model")
-        if counted := measured_step(sweep, plan_id):
-            roof.plot(counted["intensity"], counted["flops_per_s"] / 1e9, "*", color="0.1", markersize=9, zorder=4)
-    for place, row in enumerate(shown):
-        color = BOUND_COLORS[row["bound"]]
-        time_ms, floor_ms = row["time_s"] * 1e3, row["floor_s"] * 1e3
-        bars.barh(place, time_ms, height=0.7, color=color, alpha=0.3)
-        bars.barh(place, min(floor_ms, time_ms), height=0.7, color=color)
-        bars.text(time_ms, place, f" {row['roof']:.0%}", va="center", fontsize=6.5 if column == "double" else 5.5)
-    labels = [f"{row['kernel']}, {row['phase']}" for row in shown]
-    if others:
-        bars.barh(len(shown), sum(row["time_s"] for row in others) * 1e3, height=0.7, color="0.85")
-        labels.append(f"{len(others)} others")
-    bars.margins(x=0.14)
-    title = marked("time; dark: its floor", is_usable(sweep, (plan_id, SERIAL, 1)))
-    rows_of_bars(bars, labels, "time in the serial step (ms)", title)
+    table = table[table["time_s"] > 0]
+    rows = table.to_dict("records")
+    data = reference_rows(SERIAL, table["kernel"] + ", " + table["phase"], 1e3 * table["time_s"])
+    data = data.assign(floor=1e3 * table["floor_s"], intensity=table["intensity"], bound=table["bound"])
+    counted = measured_step(sweep, plan_id)
+
+    def paint_roofs(axis, column: str) -> None:
+        _roofs(axis, sweep, rows, 4 if column == "double" else 2)
+        if counted:
+            axis.plot(counted["intensity"], counted["flops_per_s"] / 1e9, "*", color="0.1", markersize=9, zorder=4)
+
+    def paint_bars(axis, column: str) -> None:
+        shown, others = rows[:MOST_KERNELS], rows[MOST_KERNELS:]
+        for place, row in enumerate(shown):
+            color = BOUND_COLORS[row["bound"]]
+            time_ms, floor_ms = row["time_s"] * 1e3, row["floor_s"] * 1e3
+            axis.barh(place, time_ms, height=0.7, color=color, alpha=0.3)
+            axis.barh(place, min(floor_ms, time_ms), height=0.7, color=color)
+            axis.text(time_ms, place, f" {row['roof']:.0%}", va="center", fontsize=6.5 if column == "double" else 5.5)
+        labels = [f"{row['kernel']}, {row['phase']}" for row in shown]
+        if others:
+            axis.barh(len(shown), sum(row["time_s"] for row in others) * 1e3, height=0.7, color="0.85")
+            labels.append(f"{len(others)} others")
+        axis.margins(x=0.14)
+        rows_of_bars(axis, labels, "time in the serial step (ms)")
+
     handles = [Patch(color=color, label=f"bound by {bound}, by model") for bound, color in BOUND_COLORS.items()]
     handles += [
         Line2D([], [], linestyle="none", marker=marker, color=GREY, markersize=4, label=phase)
         for phase, marker in MARKERS.items()
         if any(row["phase"] == phase and row["flops"] for row in rows)
     ]
-    if arithmetic and measured_step(sweep, plan_id):
-        handles.append(
-            Line2D([], [], linestyle="none", marker="*", color="0.1", markersize=7, label="step, by counters")
-        )
-    add_legend(figure, column, handles)
-    plan_header(figure, sweep, plan_id, column)
-    return figure
+    title = marked("time; dark: its floor", is_usable(sweep, (plan_id, SERIAL, 1)))
+    panels = [Panel(data, "time in the serial step (ms)", title, paint=paint_bars)]
+    if any(row["flops"] for row in rows):
+        panels.insert(0, Panel(data[:0], "GFLOP/s", "arithmetic under the roofs, by model", paint=paint_roofs))
+        look = {"linestyle": "none", "marker": "*", "color": "0.1", "markersize": 7, "label": "step, by counters"}
+        handles += [Line2D([], [], **look)] if counted else []
+    height = max(2.0, 0.16 * min(len(rows), MOST_KERNELS + 1) + 0.5)
+    widths = (1, 1.1) if len(panels) > 1 else None
+    return Chart(panels, plan_facts(sweep, plan_id), height=height, widths=widths, handles=handles)
 
 
 def _roofs(axis, sweep: Sweep, rows: list[Mapping[str, Any]], decades: float) -> None:

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 
-import numpy as np
-from matplotlib.figure import Figure
-from matplotlib.lines import Line2D
-from matplotlib.patches import Patch
-from matplotlib.ticker import MaxNLocator
+import pandas as pd
 
 from ....cython_src.errors import UsageError
+from ...analysis.names import model_label
 from ...analysis.speeds import speed_table
 from ...analysis.sweep import Sweep
 from ...simulate.machine_model import MachineModel
@@ -27,10 +25,12 @@ from ...simulate.predict import (
     thread_counts,
 )
 from ...simulate.predict import missing as missing_for_simulation
-from .axes import log2_axis, model_lines, power_ticks, x_axis
-from .bound_lines import bound_handles, bound_lines, draw_bound
-from .heading import plan_header
-from .style import add_legend, model_handles, model_styles, new_figure, panel_title
+from ...subjects.models import ModelSpec
+from .bound_lines import bound_rows
+from .chart import REFERENCES, Chart, Panel, ideal_rows, reference_rows, value_rows
+from .heading import plan_facts
+from .speedup import SLOWEST
+from .style import model_styles
 
 RANK, ONE_FOR = 3, "plan"
 
@@ -49,65 +49,42 @@ def missing(sweep: Sweep, plan_id: str) -> str:
     return ""
 
 
-def draw(
+def chart(
     sweep: Sweep,
     plan_id: str,
-    column: str,
     threads: Sequence[int] = (),
     machine: MachineModel | None = None,
-    models: Sequence[str] | None = None,
+    models: Sequence[ModelSpec] | None = None,
     seed: int = 0,
-) -> Figure:
-    """Draw simulated speedup and efficiency, by default of the sweep's models on up to four times the measured
-    threads of its machine."""
+) -> Chart:
+    """Return simulated speedup and efficiency, by default of the sweep's models on up to four times the measured
+    threads of its machine; what was measured is marked."""
     threads = threads or thread_counts(sweep, plan_id)
     models = list(models or simulated_models(sweep, plan_id))
     table = prediction_table(sweep, plan_id, threads, machine, models, seed)
-    styles = model_styles([*sweep.samples["model"], *models])
-    figure, axes = new_figure(column, 2, panel_height=2.4)
-    x = np.array(threads, dtype=float)
-    lines = bound_lines(simulated_bounds(sweep, plan_id, threads, machine), models)
+    bounds, looks = bound_rows(simulated_bounds(sweep, plan_id, threads, machine), models)
     measured = speed_table(sweep)
-    measured = measured[measured["plan_id"] == plan_id]
-    marks = {model: replace(look, line="none") for model, look in styles.items()}
-    for axis, name, divide in zip(axes, ("speedup", "efficiency"), (np.ones(len(x)), x), strict=True):
-        axis.plot(x, x / divide, color="0.2", linewidth=0.8, zorder=1)
-        for line in lines:
-            draw_bound(axis, line, divide)
-        for model in models:
-            own = table[table["model"] == model]
-            look = {"color": styles[model].color, "linestyle": styles[model].line}
-            axis.plot(own["threads"], own[name], zorder=2, **look)
-        if machine is None:
-            model_lines(axis, measured, models, marks, "threads", name, size=4.5)
-        x_axis(axis, list(threads), "threads")
-        _hatch_far(axis, table)
-    top = max(table["speedup"].max(), 2.0) * 1.3
-    drawn = measured.loc[measured["model"].isin(models), "speedup"].dropna() if machine is None else ()
-    low = min(0.5, 0.8 * min([*table["speedup"], *drawn]))
-    log2_axis(axes[0], "y", power_ticks(low, top), low, top)
-    axes[0].set_ylabel("speedup")
-    panel_title(axes[0], "lines: simulated; markers: measured" if machine is None else f"simulated, {machine.name}")
-    axes[1].set_ylim(0, max(1.1, table["efficiency"].max() * 1.05))
-    axes[1].yaxis.set_major_locator(MaxNLocator(6, steps=[1, 2, 5, 10]))
-    axes[1].set_ylabel("efficiency")
-    panel_title(axes[1], "speedup / threads")
-    handles = model_handles(styles, models)
-    handles.append(Line2D([], [], color="0.2", linewidth=0.8, label="ideal"))
-    handles += bound_handles(lines)
-    if table["far"].any():
-        handles.append(Patch(facecolor="none", edgecolor="0.8", hatch="///", label="far beyond what was measured"))
-    add_legend(figure, column, handles)
-    plan_header(figure, sweep, plan_id, column)
-    return figure
-
-
-def _hatch_far(axis, table) -> None:
-    """Hatch the threads beyond four times the measured ones: the simulation's error is not known there."""
-    if not table["far"].any():
-        return
-    near = table.loc[~table["far"], "threads"].max()
-    axis.axvspan(near, axis.get_xlim()[1], facecolor="none", edgecolor="0.85", hatch="///", linewidth=0, zorder=0)
+    of_models = measured["model"].isin(models) if machine is None else False
+    measured = measured[(measured["plan_id"] == plan_id) & of_models]
+    own = model_styles([*sweep.samples["model"], *models])
+    styles = {f"{m}, simulated": replace(own[m], marker="") for m in models}
+    styles |= {m: replace(own[m], line="none") for m in models} | REFERENCES | looks
+    panels = []
+    for name, scale, title in (("speedup", "log", "over best serial"), ("efficiency", "share", "speedup / threads")):
+        lines = reference_rows(table["model"].map("{}, simulated".format), table["threads"], table[name])
+        shares = bounds
+        if name == "efficiency":
+            shares = bounds.assign(
+                **{end: bounds[end] / bounds["x"] for end in ("value", "low", "high") if end in bounds}
+            )
+        rows = [ideal_rows(threads, name == "efficiency"), shares, lines, value_rows(measured, name)]
+        panels.append(
+            Panel(pd.concat(rows), name, title, scale, (SLOWEST, math.inf) if scale == "log" else (0, math.inf))
+        )
+    far = table.loc[~table["far"], "threads"].max() if table["far"].any() else 0
+    names = {f"{m}, simulated": "" if machine is None else model_label(m) for m in models}
+    facts = [*plan_facts(sweep, plan_id), *([] if machine is None else [f"simulated, {machine.name}"])]
+    return Chart(panels, facts, styles, "threads", names, marks={far: f"{FAR} x measured"} if far else {})
 
 
 def caption(
@@ -115,7 +92,7 @@ def caption(
     plan_id: str,
     threads: Sequence[int] = (),
     machine: MachineModel | None = None,
-    models: Sequence[str] | None = None,
+    models: Sequence[ModelSpec] | None = None,
     seed: int = 0,
 ) -> list[str]:
     """Return the caption's sentences; arguments as for `draw`."""
@@ -125,5 +102,7 @@ def caption(
         f"Lines: simulated from serial block durations on {on}; nothing is fitted to measured speedups.",
         "Markers: measured, with 95 % intervals." if machine is None else "",
         error_text(table) if machine is None else "",
-        f"Hatched: beyond {FAR} times the measured threads." if machine is None and table["far"].any() else "",
+        f"Right of the thin line: beyond {FAR} times the measured threads."
+        if machine is None and table["far"].any()
+        else "",
     ]

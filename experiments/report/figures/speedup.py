@@ -5,22 +5,19 @@ from __future__ import annotations
 import math
 
 import pandas as pd
-from matplotlib.figure import Figure
-from matplotlib.lines import Line2D
 
-from ...analysis.estimates import EQUIVALENCE_BAND
+from ...analysis.estimates import EQUIVALENCE_BAND, NOT_USABLE
 from ...analysis.limits import bound_table
-from ...analysis.names import model_label, model_rank
-from ...analysis.speeds import best_serial, raw_ratios, speed_table
+from ...analysis.names import model_rank
+from ...analysis.speeds import best_serial, speed_table
 from ...analysis.sweep import Sweep
-from ...subjects.models import SERIAL
-from .axes import band_handle, draw_across, mark_places, name_those_below, ratio_panel, raw_dots, say_why_empty, x_axis
-from .bound_lines import BoundLine, bound_handles, bound_lines
-from .heading import plan_header
-from .over_threads import draw_pair, ideal_handle, limit_pairs
-from .style import GREY, add_legend, model_handles, model_styles, new_figure, panel_title
+from .bound_lines import bound_rows
+from .chart import REFERENCES, Chart, Panel, ideal_rows, over_threads, value_rows
+from .heading import plan_facts
+from .style import model_styles
 
 RANK, ONE_FOR = 0, "plan"
+SLOWEST = 0.4  # of a speedup's axis
 
 
 def missing(sweep: Sweep, plan_id: str) -> str:
@@ -30,61 +27,58 @@ def missing(sweep: Sweep, plan_id: str) -> str:
     return "a speedup needs serial runs of the same network and batch, got none; measure `serial` too"
 
 
-def draw(sweep: Sweep, plan_id: str, column: str) -> Figure:
-    """Draw speedup, efficiency, and the ratio of each task model to the better fork-join form."""
+def chart(sweep: Sweep, plan_id: str) -> Chart:
+    """Return speedup, efficiency, and the ratio of each task model to the better fork-join form."""
     speeds = speed_table(sweep)
-    own = speeds[speeds["plan_id"] == plan_id]
-    styles, of_gpu = model_styles(sweep.samples["model"]), own["model"].map(lambda model: model.is_gpu)
-    table, accelerated = own[~of_gpu], own[of_gpu]
-    models = [m for m in sorted(table["model"].unique(), key=model_rank) if not m.is_serial]
-    counts, asked, bounds = sorted({1, *table["threads"]}), sweep.asked_threads(plan_id), _bounds(sweep, plan_id)
-    figure, (speedup, efficiency, ratio) = new_figure(column, 3)
-    lines = [(line, GREY) for line in bounds]
-    beside = draw_pair((speedup, efficiency), table, models, styles, counts, lines, band=True, places=asked)
-    for model, threads in table.loc[table["model"].isin(models), ["model", "threads"]].itertuples(index=False):
-        raw, color = raw_ratios(sweep, plan_id, model, int(threads)), styles[model].color
-        raw_dots(speedup, threads, raw, color)
-        raw_dots(efficiency, threads * beside[model], raw / threads, color)
-    # A model with workers on the host too stands at its best number of them.
-    accelerated = accelerated.sort_values("speedup").drop_duplicates("model", keep="last")
-    if not models:
-        reason = "models of a GPU\nhave none" if len(accelerated) else "no model besides serial\nhas a valid sample"
-        for axis in (efficiency, *([] if len(accelerated) else [speedup])):
-            say_why_empty(axis, reason)
-    draw_across(speedup, accelerated, "speedup", styles)
-    shown = own[own["model"] != SERIAL].copy()
-    shown.loc[shown["model"].map(lambda model: model.is_gpu), ["efficiency", "efficiency_high"]] = math.nan
-    low = limit_pairs([(speedup, efficiency)], shown, counts)
-    named = pd.concat([table[table["model"].isin(models)], accelerated.assign(threads=1)])
-    name_those_below(speedup, named, low, styles)
-    panel_title(speedup, "over best serial")
-    panel_title(efficiency, "speedup / threads")
-    has_ratios = ratio_panel(ratio, table, models, styles, "threads", asked, accelerated)
-    x_axis(ratio, counts, "threads")
-    mark_places(sweep, (speedup, efficiency, ratio), counts)
-
-    handles = model_handles(styles, models)
-    handles += [
-        Line2D([], [], color=styles[m].color, linestyle=styles[m].line, linewidth=0.9, label=model_label(m))
-        for m in sorted(accelerated["model"], key=model_rank)
-    ]
-    handles += [ideal_handle(), *bound_handles(bounds), *([band_handle()] if has_ratios else [])]
-    add_legend(figure, column, handles)
-    plan_header(figure, sweep, plan_id, column)
-    return figure
-
-
-def _bounds(sweep: Sweep, plan_id: str) -> list[BoundLine]:
+    table = speeds[(speeds["plan_id"] == plan_id) & ~speeds["model"].map(lambda model: model.is_serial).astype(bool)]
+    # A model of a GPU stands across, at its best number of workers on the host.
+    gpu = table["model"].map(lambda model: model.is_gpu).astype(bool)
+    best = table[gpu].sort_values("speedup").drop_duplicates("model", keep="last").assign(threads=math.nan)
+    table = pd.concat([table[~gpu], best])
     limits = bound_table(sweep)
-    models = sweep.samples.loc[sweep.samples["plan_id"] == plan_id, "model"].unique()
-    return bound_lines(limits[limits["plan_id"] == plan_id], set(models) - {SERIAL})
+    limits = limits[limits["plan_id"] == plan_id] if len(limits) else limits
+    bounds, looks = bound_rows(limits, {*table["model"]})
+    counts = sorted({1, *table["threads"].dropna().astype(int)})
+    shares = bounds.assign(**{end: bounds[end] / bounds["x"] for end in ("value", "low", "high") if end in bounds})
+    rest = f"time / {'gpu_forkjoin' if gpu.all() and len(gpu) else 'better fork-join'}"
+    panels = [
+        Panel(
+            pd.concat([ideal_rows(counts), bounds, value_rows(table, "speedup")]),
+            "speedup",
+            "over best serial",
+            limits=(SLOWEST, math.inf),
+        ),
+        Panel(
+            pd.concat(
+                [ideal_rows(counts, divide=True), shares, value_rows(table[table["threads"].notna()], "efficiency")]
+            ),
+            "efficiency",
+            "speedup / threads",
+            "share",
+        ),
+        Panel(ratio_rows(table), rest, "below 1: faster", "ratio"),
+    ]
+    styles = {**model_styles(sweep.samples["model"]), **REFERENCES, **looks}
+    return over_threads(sweep, Chart(panels, plan_facts(sweep, plan_id), styles, places=sweep.asked_threads(plan_id)))
+
+
+def ratio_rows(table: pd.DataFrame, x: str = "threads") -> pd.DataFrame:
+    """Return the ratio of each task model and each model of a GPU to its device's better fork-join form; what it is
+    compared with must be usable too."""
+    part = table[table["model"].map(lambda m: m.takes_tasks or m.is_gpu).astype(bool) & table["ratio"].notna()]
+    return value_rows(part.assign(usable=part["usable"] & (part["verdict"] != NOT_USABLE)), "ratio", x)
+
+
+def models_of(table: pd.DataFrame) -> list:
+    """Return the models of a table in their order."""
+    return sorted(table["model"].unique(), key=model_rank)
 
 
 def caption(sweep: Sweep, plan_id: str) -> list[str]:
     """Return the caption's sentences."""
     gpu = any(model.is_gpu for model in sweep.samples["model"])
     return [
-        "(a) Speedup over the fastest serial run, (b) speedup over threads, (c) time over that of the better fork-join "
-        f"form. Bars and bands: 95 % intervals; dots: generations; grey: ± {EQUIVALENCE_BAND:.0%}.",
-        "Lines across: models of a GPU, in (c) over gpu_forkjoin." if gpu else "",
+        "Speedup over the fastest serial run, on several numbers of threads also over threads, and time over that of "
+        f"the better fork-join form. Bars and bands: 95 % intervals; grey: ± {EQUIVALENCE_BAND:.0%}. Arrows: below.",
+        "Lines across: models of a GPU, ratios over gpu_forkjoin." if gpu else "",
     ]

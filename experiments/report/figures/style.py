@@ -7,7 +7,6 @@ pyplot's global state.
 
 from __future__ import annotations
 
-import itertools
 import math
 import os
 import string
@@ -20,13 +19,13 @@ from pathlib import Path
 
 import matplotlib
 import matplotlib.colors
+import numpy as np
 import seaborn as sns
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.font_manager import FontProperties, findfont
 from matplotlib.lines import Line2D
 from matplotlib.texmanager import TexManager
-from matplotlib.ticker import FixedLocator
 
 from ....cython_src.errors import UsageError
 from ...analysis.names import model_label, model_rank
@@ -35,7 +34,7 @@ from ...subjects.models import MODELS, ModelSpec
 from ...tables.progress import say
 
 COLUMN_WIDTH_IN = {"double": 7.0, "single": 3.3}
-TALLEST_IN = 4.0  # of a figure in a single column
+TALLEST_IN = 6.0  # of a figure in a single column
 
 FORMATS = ("pdf", "svg", "png")
 FIGURE_FOLDER = "figures"  # below a results folder
@@ -55,7 +54,8 @@ LINES = ("-", "--", "-.", ":")
 # The mark over a point that must not be used, and the name by which the legend knows that there is one.
 CROSS = {"marker": "x", "color": "black", "markeredgewidth": 0.9}
 CROSSED = "not usable"
-LINES_BESIDE = 14  # of a legend in the empty place of three panels
+LETTER_IN, ENTRY_IN = 0.052, 0.45  # widths of a letter of a legend, and of a handle with what lies between columns
+BESIDE_IN, LINE_IN = 0.95, 0.14  # inches of title, legend and axis, and of each further line of them
 
 
 def marked(name: str, usable: bool) -> str:
@@ -188,137 +188,78 @@ def new_figure(
     column: str,
     panels: int,
     panel_height: float = 2.0,
+    across: int = 0,
+    share: str = "none",
     widths: Sequence[float] | None = None,
-    rows: int = 1,
     heights: Sequence[float] | None = None,
 ):
-    """Make a figure with panels side by side in `rows`; in a single column two of them are stacked, with these relative
-    heights, and more stand in two columns: each row of a double column becomes one, or panels follow each other."""
-    if column == "double":
-        height = rows * panel_height + 0.95
-        places = {"nrows": rows, "ncols": panels // rows, "width_ratios": widths}
-    else:
-        across = 1 if panels < 3 else 2
-        down = math.ceil(panels / across)
-        height = min(down * (panel_height - 0.15) + 1.05, TALLEST_IN)
-        places = {"nrows": down, "ncols": across, "height_ratios": heights if across == 1 else None}
-    figure = blank_figure(column, height)
-    grid = figure.subplots(**places, squeeze=False)
-    axes = (grid.T if column == "single" and rows > 1 else grid).ravel()
+    """Make a figure with panels, `across` of them beside each other; without it all in a double column, and in a single
+    one up to two below each other, with these relative heights, or more in two columns."""
+    across = across or (panels if column == "double" else 1 if panels < 3 else 2)
+    down = math.ceil(panels / across)
+    height = down * panel_height + BESIDE_IN
+    figure = blank_figure(column, height if column == "double" else min(height, TALLEST_IN))
+    shares = {
+        "width_ratios": widths if across == panels else None,
+        "height_ratios": heights if down == panels > 1 else None,
+    }
+    axes = figure.subplots(down, across, squeeze=False, sharey=share, **shares).ravel()
     for unused in axes[panels:]:
         unused.remove()
     axes = axes[:panels]
     figure.get_layout_engine().set(w_pad=0.03, h_pad=0.03, wspace=0.04, hspace=0.04)
     for axis, letter in zip(axes, string.ascii_lowercase, strict=False):
-        axis.set_title(f"({letter})", fontweight="bold")
+        axis.set_title(f"({letter})" if panels > 1 else "", fontweight="bold")
         axis.spines[["top", "right"]].set_visible(False)
     return figure, axes
 
 
 def panel_title(axis, text: str, **look: object) -> None:
-    """Write a panel's title right above it: its letter in bold, the rest in normal weight."""
+    """Write a panel's title right above it: its letter, if it has one, in bold, the rest in normal weight."""
     letter = axis.get_title(loc="left") or axis.get_title()
     # Without y each layout would lay out all labels once more, to see whether they reach up to the title.
-    axis.set_title(f"$\\bf{{{letter}}}$ {text}", fontweight="normal", y=1.0, **look)
+    axis.set_title(f"$\\bf{{{letter}}}$ {text}" if letter else text, fontweight="normal", y=1.0, **look)
 
 
 def add_legend(
     figure: Figure, column: str, handles: Sequence, columns: int | None = None, title: str | None = None
 ) -> None:
-    """Add one legend for all panels: below them, or in the empty place of three panels in a single column."""
+    """Add one legend for all panels below them, in as many columns as its names leave room for."""
     if any(line.get_gid() == CROSSED and len(line.get_xdata()) for axis in figure.axes for line in axis.lines):
         handles = [*handles, Line2D([], [], linestyle="none", markersize=6, label=CROSSED, **CROSS)]
-    look = {"handles": list(handles), "handletextpad": 0.5, "labelspacing": 0.3, "handlelength": 2.0, "title": title}
-    if column == "double":
-        look["columnspacing"] = 1.2
-        tries = [(columns or 5, 7)]
-    else:
-        look |= {"columnspacing": 0.8, "handlelength": 1.6}
-        lines = sum(1 + handle.get_label().count("\n") for handle in handles)
-        if len(figure.axes) == 3 and lines <= LINES_BESIDE:
-            corner = {"loc": "center left", "bbox_to_anchor": (0.53, 0, 0.47, 0.45), "fontsize": 6}
-            legend = figure.legend(**look, **corner)
-            if legend.get_window_extent().x1 <= figure.bbox.x1:
-                legend.set_in_layout(False)
-                return
-            legend.remove()
-        tries = [(3, 6.5), (2, 6.5), (2, 5.5)]
-    for most, size in [*tries, *((most, tries[-1][1]) for most in range(tries[-1][0] - 1, 0, -1))]:
-        rows = math.ceil(len(handles) / most)
-        ncols = math.ceil(len(handles) / rows)
-        legend = figure.legend(loc="outside lower center", ncols=ncols, fontsize=size, **look)
-        if ncols == 1 or legend.get_window_extent().width <= figure.bbox.width:
-            return
-        legend.remove()
+    size, wrapped = (7, 60) if column == "double" else (6.5, 30)
+    names = [handle.get_label() for handle in handles]
+    texts = [name if "\n" in name else textwrap.fill(name, wrapped) for name in names]
+    lengths = [max(map(len, text.split("\n"))) for text in texts]
+    ncols = min(columns or 5, len(handles))
+    while ncols > 1 and _width_in(lengths, ncols, size) > COLUMN_WIDTH_IN[column]:
+        ncols -= 1
+    ncols = math.ceil(len(handles) / max(1, math.ceil(len(handles) / max(ncols, 1))))
+    look = {"handletextpad": 0.5, "labelspacing": 0.3, "handlelength": 1.8, "columnspacing": 1.0, "fontsize": size}
+    parts = np.array_split([text.count("\n") + 1 for text in texts], max(ncols, 1))
+    grow(figure, LINE_IN * (max(map(sum, parts)) - 2))
+    figure.legend(handles, texts, loc="outside lower center", ncols=max(ncols, 1), title=title, **look)
+
+
+def grow(figure: Figure, by_in: float) -> None:
+    """Make a figure taller, a single column up to `TALLEST_IN`."""
+    tallest = TALLEST_IN if figure.get_figwidth() <= COLUMN_WIDTH_IN["single"] else math.inf
+    figure.set_figheight(min(figure.get_figheight() + max(by_in, 0.0), tallest))
+
+
+def _width_in(lengths: Sequence[int], ncols: int, size: float) -> float:
+    """Return the width of a legend in so many columns, from the lengths of its names."""
+    return sum(size / 7 * LETTER_IN * max(part) + ENTRY_IN for part in np.array_split(lengths, ncols) if len(part))
 
 
 def finish(figure: Figure, title: bool = True) -> Figure:
-    """Leave out labels that a neighbour has too, fit the others to their panels, and compute the layout, once: saving
-    would compute it again for each format. Without `title` the lines above the panels are left out."""
-    if not title and figure._suptitle is not None:
-        figure._suptitle.remove()
-        figure._suptitle = None
-    axes = {}
-    for axis in figure.axes:
-        place = axis.get_subplotspec()
-        axes[place.rowspan.start, place.colspan.start] = axis
-    for (row, column), axis in axes.items():
-        below, left = axes.get((row + 1, column)), axes.get((row, column - 1))
-        if below and axis.get_xlabel() == below.get_xlabel() and axis.get_xlim() == below.get_xlim():
-            axis.xaxis.label.set_visible(False)
-            axis.tick_params(axis="x", labelbottom=False)
-        if left and axis.get_ylabel() == left.get_ylabel():
-            axis.yaxis.label.set_visible(False)
-            axis.yaxis.set_label_coords(0, 0.5)  # a layout looks for no other place, past all numbers
-    layout = figure.get_layout_engine()
-    layout.execute(figure)
-    shown = [axis for axis in figure.axes if axis.get_visible()]
-    fitted = [_fit(axis) for axis in shown]
-    if any(fitted):
-        layout.execute(figure)
-    for axis in shown:
-        _keep_inside(axis)
-    figure.set_layout_engine(None)
+    """Compute the layout, once: saving would compute it again for each format. Without `title` the lines above the
+    panels are left out."""
+    if not title:
+        figure.suptitle("")
+    figure.draw_without_rendering()
+    figure.set_layout_engine("none")
     return figure
-
-
-def _fit(axis) -> bool:
-    """Make labels of y as small or as few as their panel needs; return whether anything changed."""
-    box, label, changed = axis.get_window_extent(), axis.yaxis.label, False
-
-    def is_tall() -> bool:
-        return label.get_visible() and label.get_window_extent().height > 1.05 * box.height
-
-    if is_tall() and "\n" not in (text := axis.get_ylabel()):
-        label.set_text(textwrap.fill(text, math.ceil(len(text) / 2) + 3, break_long_words=False))
-        label.set_fontsize(0.85 * label.get_fontsize())
-        changed = True
-    if is_tall():
-        share = max(0.6, box.height / label.get_window_extent().height)
-        label.set_fontsize(share * label.get_fontsize())
-        changed = True
-    ticks = [label for label in axis.get_yticklabels() if label.get_text()]
-    middles = sorted((b.y0 + b.y1) / 2 for b in (t.get_window_extent() for t in ticks) if b.y1 > box.y0)
-    gap = min((b - a for a, b in itertools.pairwise(middles)), default=math.inf) * 72 / axis.figure.dpi
-    if ticks and gap < 1.2 * ticks[0].get_fontsize():
-        changed = True
-        if any(character.isalpha() for tick in ticks for character in tick.get_text()):  # names
-            axis.tick_params(axis="y", labelsize=max(gap / 1.1, 4.5))
-        else:
-            low, high = sorted(axis.get_ylim())
-            shown = [place for place in axis.get_yticks() if low <= place <= high]
-            step = math.ceil(1.2 * ticks[0].get_fontsize() / gap)
-            first = shown.index(1) % step if axis.get_yscale() == "log" and 1 in shown else 0  # a ratio of 1 stays
-            axis.yaxis.set_major_locator(FixedLocator(shown[first::step]))
-    return changed
-
-
-def _keep_inside(axis) -> None:
-    """Move a label of x or a title that would leave the figure on the right back in: layouts look at their height
-    alone."""
-    for one in (axis.xaxis.label, axis._left_title):
-        if one.get_visible() and one.get_window_extent().x1 > axis.figure.bbox.x1:
-            one.set(x=1, ha="right")
 
 
 def marker_look(style: ModelStyle, hollow: bool = False) -> dict[str, object]:

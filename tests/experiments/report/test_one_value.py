@@ -181,36 +181,29 @@ def same_point(row, point):
     return (row["plan_id"], row["model"], row["threads"]) == point
 
 
-def drawn(axis):
-    """The values of a panel's marked lines: what a reader takes from it, without ideal lines and single repetitions."""
-    lines = [line for line in axis.lines if line.get_marker() not in ("None", "", None)]
-    return [float(y) for line in lines for y in line.get_ydata() if not math.isnan(y)]  # lines have gaps
-
-
-def allowed(sweep, tables, numbers, figure, axis):
+def allowed(sweep, tables, numbers, figure, panel, quantity):
     """The numbers of the tables that a panel may show."""
-    label, title = axis.get_ylabel(), axis.get_title(loc="left")
-    if figure == "phases":
-        return numbers.values(f"{label} of {title.split()[-1]}")
     if figure.startswith("run_time"):
-        timed = title.removesuffix(", busy").split()[-1]
-        return [1e3 * time for time in numbers.values("step time" if timed == "step" else f"time of {timed}")]
-    if label in ("speedup", "efficiency"):
-        return numbers.values(label)
-    if label == "time / better fork-join":
+        return [1e3 * time for time in numbers.values("step time" if panel == "step" else f"time of {panel}")]
+    if quantity in ("speedup", "efficiency"):
+        return numbers.values(quantity)
+    if quantity == "time / better fork-join":
         return numbers.values("time / fork-join")
-    if label in ("time per step (ms)", "step time (ms)"):
+    if quantity in ("time per step (ms)", "step time (ms)"):
         return [1e3 * time for time in numbers.values("step time")]
-    if label == "thousand images per second":
+    if quantity == "thousand images per second":
         return [sweep.plans[p].batch / t / 1e3 for (q, (p, *_)), (t, _) in numbers.found.items() if q == "step time"]
-    if label.startswith("time / with "):
+    if quantity.startswith(("time / with ", "time per")):
         return [row["ratio"] for row in tables["axes"]]
-    if label == "time after / before":
+    if quantity == "time after / before":
         return [row["ratio"] for row in tables["effects"]]
-    if label == "step time / without hogs":
-        return [row["slowdown"] for row in tables["interference"]] + [1.0]
-    assert label == "loss beyond the capacity taken (%)", f"no quantity is known for {label!r} of figure {figure}"
-    return [100 * row["loss"] for row in tables["interference"]] + [0.0]
+    assert quantity == "time / without", f"no quantity is known for {quantity!r} of figure {figure}"
+    return [row["slowdown"] for row in tables["interference"]] + [1.0]
+
+
+def is_reference(chart, model):
+    """Whether a row is of an ideal or of a bound, which no table of models has."""
+    return chart.styles[model].marker in ("", "|")
 
 
 def check_figures(sweep, tables, numbers):
@@ -220,8 +213,8 @@ def check_figures(sweep, tables, numbers):
         serial = best_serial(sweep, plan_id)
         for name in figures.available_figures(sweep, plan_id):
             names.add(name)
-            if name == "forest":
-                continue  # its points are those of a table (test_plots)
+            if name in ("forest", "turns"):
+                continue  # their points are those of a table, or single turns (test_plots)
             figure = figures.draw(sweep, name, plan_id)
             for text in (figure._suptitle.get_text(), figures.caption(sweep, name, plan_id)):
                 for t1 in re.findall(r"T_?1\$? = (\d+(?:\.\d+)? \S?s)", text):
@@ -245,12 +238,12 @@ def check_figures(sweep, tables, numbers):
                 total = numbers["step time", (plan_id, "serial", 1)] * 1e3
                 assert sum(bars.values()) == pytest.approx(total), "the bars of figure roofline"
             elif name not in OWN_NUMBERS:
-                for axis in figure.axes:
-                    if axis.get_ylabel().endswith("common $T_1$"):
+                chart = figures.FIGURES[name].chart(sweep, plan_id)
+                for row in chart.data().to_dict("records"):
+                    if is_reference(chart, row["model"]) or row["quantity"].endswith("common $T_1$"):
                         continue  # another quantity, under another name
-                    known = allowed(sweep, tables, numbers, name, axis)
-                    for value in drawn(axis):
-                        assert any(value == pytest.approx(k, rel=1e-9) for k in known), f"{name}: {value}"
+                    known = allowed(sweep, tables, numbers, name, row["panel"], row["quantity"])
+                    assert any(row["value"] == pytest.approx(k, rel=1e-9) for k in known), f"{name}: {row}"
     return names
 
 
@@ -284,7 +277,7 @@ def report_text(sweep):
 
 LADDER = ("serial", *(model_of_factors(*cell) for cell in factorial.EXISTING), "forkjoin", "forkjoin:region=persistent")
 SWEEPS = {  # half of them as noisy as a shared machine
-    "models": ({"threads": (1, 2, 4), "noise": 0.01}, {"speedup", "phases", "layers"}),
+    "models": ({"threads": (1, 2, 4), "noise": 0.01}, {"speedup", "run_time", "layers"}),
     "plans": (
         {"models": ("serial", "forkjoin", "taskiter"), "batches": (16, 64), "granularities": (4, 16), "noise": 0.2},
         {"batch", "granularity", "overlay"},
@@ -368,7 +361,7 @@ def test_equal_names_have_equal_values_in_a_real_sweep(tmp_path, capsys):
     sweep = load(out)
     tables, numbers = collect(sweep)
     check_sentences(sweep, tables, numbers)
-    assert {"speedup", "phases", "layers"} <= check_figures(sweep, tables, numbers)
+    assert {"speedup", "run_time", "layers"} <= check_figures(sweep, tables, numbers)
     (plan_id,) = sweep.plan_ids()
     t1 = format_time(numbers["step time", (plan_id, "serial", 1)])
     page = (out / files.REPORT).read_text(encoding="utf-8")

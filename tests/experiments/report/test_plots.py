@@ -24,7 +24,7 @@ from forktask.experiments.analysis.speeds import main_plan, speed_table
 from forktask.experiments.report import figures
 from forktask.experiments.report.exports import latex_tables, sample_frame
 from forktask.experiments.report.figures.axes import series
-from forktask.experiments.report.figures.bound_lines import bound_lines
+from forktask.experiments.report.figures.bound_lines import bound_rows
 from forktask.experiments.report.figures.style import (
     CROSSED,
     FORMATS,
@@ -97,7 +97,7 @@ def marks(axis):
 def test_the_axis_of_threads_shows_where_the_machine_changes(node, two):
     """Check lines and names where a cache, node, socket and siblings begin, the placement's name, and a small machine
     without any."""
-    for name in ("speedup", "run_time", "phases"):
+    for name in ("speedup", "run_time"):
         axes = figures.draw(node, name).axes
         assert all(marks(axis) == pytest.approx([n * 2**0.25 for n in (8, 16, 64, 128)]) for axis in axes)
         named = [text.get_text() for text in axes[0].texts if text.get_rotation() == 90]
@@ -110,7 +110,7 @@ def test_the_axis_of_threads_shows_where_the_machine_changes(node, two):
     free = figures.draw(on_a_large_node(bind="none"), "speedup").axes
     assert marks(free[0]) == [] and free[-1].get_xlabel() == "threads (not pinned)"
     small = figures.draw(two, "speedup").axes
-    assert marks(small[0]) == [] and small[-1].get_xlabel() == "threads"
+    assert marks(small[0]) == [] and small[-1].get_xlabel() == "time / better fork-join"  # in rows
 
 
 @pytest.fixture
@@ -128,7 +128,7 @@ def measured_as_drawn():
         *(("two", "speedup"), ("two", "layers"), ("overlaid", "overlay"), ("swept", "granularity")),
         *(("two", "forest"), ("batches", "forest"), ("peers", "peers")),
         *(("two", "run_time"), ("batches", "run_time"), ("batches", "run_time_over_batch")),
-        *(("node", "speedup"), ("node", "run_time"), ("node", "phases")),
+        *(("node", "speedup"), ("node", "run_time")),
     ],
 )
 def test_nothing_sticks_out_or_overlaps(request, case, name, column, width):
@@ -155,7 +155,7 @@ def test_nothing_sticks_out_or_overlaps(request, case, name, column, width):
                 if low <= t.get_loc() <= high and t.label1.get_text() and t.label1.get_visible()
             ]
             ends = sorted((b.x0, b.x1) if along == 0 else (b.y0, b.y1) for b in boxes)
-            shared = one is axis.xaxis and not one.get_tick_params().get("labelbottom", True)  # with the panel below
+            shared = not one.get_tick_params().get("labelbottom" if along == 0 else "labelleft", True)  # with another
             assert len(ends) >= 2 or shared
             boxes_of_ticks += boxes if not shared else []
     boxes = [text.get_window_extent(renderer) for text in texts]
@@ -192,7 +192,7 @@ def test_a_report_of_many_plans_draws_one_of_each_network(swept, monkeypatch):
     """Check that others have no figures of their own, and that the report says how to draw them."""
     leading, other = swept.plan_ids()[0], swept.plan_ids()[-1]
     all_of_leading = figures.available_figures(swept, leading)
-    assert "phases" in figures.available_figures(swept, other) and "--plan ID" not in render_answers(build(swept))
+    assert "run_time" in figures.available_figures(swept, other) and "--plan ID" not in render_answers(build(swept))
     monkeypatch.setattr(figures, "MOST_PLANS", len(swept.plan_ids()) - 1)
     assert figures.available_figures(swept, leading) == all_of_leading
     assert figures.available_figures(swept, other) == [] and "--plan ID" in render_answers(build(swept))
@@ -201,7 +201,7 @@ def test_a_report_of_many_plans_draws_one_of_each_network(swept, monkeypatch):
 def test_available_figures_can_all_be_drawn(two, swept):
     """Check that what is offered works and what is not offered is refused with a reason."""
     assert figures.available_figures(two, two.plan_ids()[0]) == [
-        *("forest", "speedup", "run_time", "phases", "layers", "roofline")
+        *("forest", "speedup", "run_time", "layers", "roofline", "turns")
     ]
     others = {"factorial", "handover", "interference", "ladder", "layer_times", "losses", "nodes", "options", "peers"}
     others |= {"simulated"}
@@ -233,13 +233,14 @@ def overlaid():
 def test_a_new_figure_is_one_file(tmp_path, monkeypatch):
     """Check that a file with the functions of a figure is found, listed, drawn and captioned."""
     (tmp_path / "novelty.py").write_text(
-        "from matplotlib.figure import Figure\n"
+        "import pandas as pd\n"
+        "from forktask.experiments.report.figures.chart import Chart, Panel, reference_rows\n"
+        "from forktask.experiments.report.figures.style import ModelStyle\n"
         "RANK, ONE_FOR = 9, 'plan'\n"
         "def missing(sweep, plan_id): return ''\n"
-        "def draw(sweep, plan_id, column):\n"
-        "    figure = Figure(layout='constrained')\n"
-        "    figure.subplots()\n"
-        "    return figure\n"
+        "def chart(sweep, plan_id):\n"
+        "    rows = reference_rows('news', ['today', 'tomorrow'], [1.0, 2.0])\n"
+        "    return Chart([Panel(rows, 'value')], ['facts'], {'news': ModelStyle('red', 'o', '-')})\n"
         "def caption(sweep, plan_id): return ['News.']\n"
     )
     monkeypatch.setattr(figures, "__path__", [*figures.__path__, str(tmp_path)])
@@ -247,6 +248,22 @@ def test_a_new_figure_is_one_file(tmp_path, monkeypatch):
     sweep = sweep_of(synthetic_rows(repeats=5))
     assert figures.available_figures(sweep, sweep.plan_ids()[0])[-1] == "novelty"
     assert figures.draw(sweep, "novelty") and figures.caption(sweep, "novelty").startswith("News.")
+
+
+def test_a_figure_of_one_panel_goes_into_axes_of_the_user(two):
+    """Check that axes get what a figure of its own has, that several panels are refused, and the data behind both."""
+    figure, (first, _) = new_figure("double", 2)
+    assert figures.draw(two, "forest", ax=first) is figure
+    alone = figures.draw(two, "forest").axes[0]
+    assert [t.get_text() for t in first.get_yticklabels()] == [t.get_text() for t in alone.get_yticklabels()]
+    assert len(first.lines) == len(alone.lines)
+    data = figures.figure_data(two, "speedup")
+    assert {"panel", "quantity", "model", "x", "value", "low", "high", "usable"} <= {*data}
+    table = speed_table(two).query("threads == 2").set_index("model")["speedup"]
+    shown = data[data["panel"] == "over best serial"].set_index("model")["value"]
+    assert all(shown[str(model)] == value for model, value in table.items())
+    with pytest.raises(UsageError, match="one of 2"):
+        figures.draw(two, "speedup", ax=first)
 
 
 def test_drawing_needs_no_pyplot_and_leaves_the_settings_alone():
@@ -262,59 +279,50 @@ def test_drawing_needs_no_pyplot_and_leaves_the_settings_alone():
     subprocess.run([sys.executable, "-P", "-c", code, str(Path(__file__).parents[2])], check=True, timeout=120)
 
 
-def test_models_are_chosen_ordered_and_named(two):
+def test_models_are_chosen_ordered_and_named(node):
     """Check the legend, that ratios keep their reference, and that a model that was not measured is refused."""
-    whole = speed_table(two).set_index(["model", "threads"])
+    whole = speed_table(node).set_index(["model", "threads"])
     chosen = {"taskiter": "replayed, overlapping", "forkjoin": "one barrier a loop"}
-    figure = figures.draw(two, models=chosen, title=False)
-    assert figure._suptitle is None
+    figure = figures.draw(node, models=chosen, title=False)
+    assert not figure.get_suptitle()
     labels = [text.get_text() for text in figure.legends[0].get_texts()]
     assert labels[:2] == [*chosen.values()] and not any("tasks" in label for label in labels)
     color = figure.legends[0].legend_handles[0].get_color()
     ratio = [line for line in figure.axes[2].lines if line.get_color() == color]
-    assert ratio[0].get_ydata()[-1] == pytest.approx(whole.loc[("taskiter", 2), "ratio"])
-    assert "taskiter" in [text.get_text() for text in figures.draw(two).legends[0].get_texts()]
+    last = next(line.get_ydata()[-1] for line in ratio if len(line.get_ydata()))
+    assert last == pytest.approx(whole.loc[("taskiter", 256), "ratio"])
+    assert "taskiter" in [text.get_text() for text in figures.draw(node).legends[0].get_texts()]
     with pytest.raises(UsageError, match="a model of the figure must be one of"):
-        figures.draw(two, models={"pthreads": "threads"})
+        figures.draw(node, models={"pthreads": "threads"})
 
 
 LONG = ["images=4,rows=16", "images=1,rows=64", "images=1,rows=64,heads=2", "images=4,rows=64,channels=96"]
 
 
 @pytest.mark.usefixtures("measured_as_drawn")
-@pytest.mark.parametrize(("column", "height"), [("single", 0.19), ("double", 0.13)])
-def test_an_overlay_holds_its_bounds_and_a_small_legend(column, height):
-    """Check that the bounds of the slowest of six values with long names lie on the axis, also on the threads on which
-    no model ran, that the legend has that part of the figure, each value in it, and says what its letters stand for."""
+@pytest.mark.parametrize("column", ["single", "double"])
+def test_values_on_one_number_of_threads_are_rows_with_marks_of_their_bounds(column):
+    """Check that no line joins values, that the bounds of the slowest of six lie on the axis, and that each value has a
+    row of its own."""
     values = [*LONG, "images=1,rows=16", "images=1"]
     forms = {"options": [{"granularity": value} for value in values], "slowdowns": (1, 1, 1, 1, 1, 16)}
     rows = synthetic_rows(models=("serial", "forkjoin", "tasks", "taskiter"), threads=(2,), repeats=2, **forms)
-    figure = figures.draw(sweep_of(rows), "overlay", column=column)
-    slow = 0
-    for axis in figure.axes:
-        low, high = axis.get_ylim()
-        for line in axis.lines:
-            drawn = [y for y in line.get_ydata() if y == y]
-            assert all(low <= y <= high for y in drawn)
-            slow += any(y < 0.1 for y in drawn)
-    assert slow
-    renderer = FigureCanvasAgg(figure).get_renderer()
-    figure.draw(renderer)
-    (legend,) = figure.legends
-    assert legend.get_window_extent(renderer).height < height * figure.bbox.height
-    labels = [text.get_text() for text in legend.get_texts()]
-    assert len(set(labels)) == len(labels) == len(values) + 2
-    title = legend.get_title().get_text()
-    if column == "single":
-        assert labels[3].startswith("i4 r64 c96 (") and title.endswith("i images, r rows, h heads, c channels")
-    else:
-        assert labels[3].startswith(LONG[3]) and title == "granularity (tasks)"
+    sweep = sweep_of(rows)
+    for name in ("overlay", "granularity"):
+        axes = figures.draw(sweep, name, column=column).axes
+        for axis in axes:
+            low, high = axis.get_xlim()
+            points = [line for line in axis.lines if len(line.get_xdata()) == 1]
+            assert all(low <= line.get_xdata()[0] <= high for line in points)
+            assert all(len({*line.get_ydata()}) < 2 for line in axis.lines if line.get_xdata()[0] not in (0, 1))
+        named = [tick.get_text() for tick in axes[0].get_yticklabels()]
+        assert all(any(value in name for name in named) for value in values)
+    data = figures.figure_data(sweep, "overlay")
+    assert data[data["model"] == "bound"].groupby("panel").size().tolist() == [6] * 3
 
 
-@pytest.mark.parametrize(
-    ("name", "count", "x"), [("speedup", 3, 2.0), ("options", 1, 1.2), ("run_time_over_batch", 3, 64.0)]
-)
-def test_an_impossible_point_is_crossed_out(name, count, x):
+@pytest.mark.parametrize(("name", "count"), [("speedup", 2), ("options", 2), ("run_time_over_batch", 3)])
+def test_an_impossible_point_is_crossed_out(name, count):
     """Check column, marker, legend and caption of a point that is too fast for two threads, and of no other."""
     forms = {
         "speedup": {},
@@ -336,7 +344,7 @@ def test_an_impossible_point_is_crossed_out(name, count, x):
     assert table.loc[~table["usable"], ["model", "threads"]].to_numpy().tolist() == [["taskiter", 2]]
     figure = figures.draw(sweep, name)
     crosses = [line for axis in figure.axes for line in axis.lines if line.get_gid() == CROSSED]
-    assert len(crosses) == count and {at for line in crosses for at in line.get_xdata()} == {x}
+    assert len(crosses) == count and all(len(line.get_xdata()) == 1 for line in crosses)
     assert CROSSED in [text.get_text() for text in figure.legends[0].get_texts()]
     assert "Crossed out" in figures.caption(sweep, name)
     rows = sample_frame(sweep)
@@ -364,7 +372,8 @@ def test_ratios_over_hand_overs_show_near_and_far_cpus():
     assert len(found) == 2 * 9 and {row["left_out"] for row in found if row["handover_s"] > 1e-7} == {True}
     (axis,) = figures.draw(sweep, "handover").axes
     hollow = [line for line in axis.lines if line.get_linestyle() == "None" and line.get_markerfacecolor() == "white"]
-    assert len(hollow) == 2 * 3 and {200.0} == {round(line.get_xdata()[0], 6) for line in hollow}
+    places = [round(float(x), 6) for line in hollow for x in line.get_xdata()]
+    assert places == [200.0] * 2 * 3
     near_and_far = re.search(r"far \(from 200 ns on\): tasks (\S+), (\S+);", figures.caption(sweep, "handover"))
     assert float(near_and_far[2]) == pytest.approx(1.5 * float(near_and_far[1]), abs=0.02)
 
@@ -442,13 +451,12 @@ def test_bounds_that_coincide_are_one_line_and_have_intervals():
         {"threads": n, **{f"{b}_speedup{e}": n * f * part for b, f in factors.items() for e, part in ends.items()}}
         for n in (2, 1)
     ]
-    lines = bound_lines(pd.DataFrame(rows), parse_models(["forkjoin", "tasks", "taskiter", "gpu_forkjoin"]))
-    assert [line.names for line in lines] == [("area", "taskgraph", "taskiter"), ("forkjoin",), ("brent",)]
-    assert lines[1].x.tolist() == [1, 2] and lines[1].low == pytest.approx([0.72, 1.44])
-    assert [line.names for line in bound_lines(pd.DataFrame(rows), parse_models(["tasks:taskwait=loop"]))] == [
-        ("area",),
-        ("forkjoin",),
-    ]
+    found, styles = bound_rows(pd.DataFrame(rows), parse_models(["forkjoin", "tasks", "taskiter", "gpu_forkjoin"]))
+    assert [*styles] == ["bounds: area, span, cycle\nmean", "fork-join bound", "Brent's bound"]
+    join = found[found["model"] == "fork-join bound"]
+    assert join["x"].tolist() == [1, 2] and join["low"].tolist() == pytest.approx([0.72, 1.44])
+    _, styles = bound_rows(pd.DataFrame(rows), parse_models(["tasks:taskwait=loop"]))
+    assert [*styles] == ["area bound", "fork-join bound"]
 
 
 @pytest.mark.parametrize(
