@@ -39,6 +39,8 @@ from forktask.experiments.analysis.names import (
 from forktask.experiments.analysis.phases import WALL, phase_table
 from forktask.experiments.analysis.speeds import leading_plans, main_plan, on_most_threads, scope, speed_table
 from forktask.experiments.analysis.sweep import Sweep
+from forktask.experiments.metg.figure import draw as draw_metg
+from forktask.experiments.metg.metg import table_of
 from forktask.experiments.report import figures
 from forktask.experiments.report.columns import EFFECT, LOSS
 from forktask.experiments.report.columns import INTERFERENCE as INTERFERING
@@ -62,11 +64,12 @@ RESULTS, LIST, IMAGES = ROOT / "results", ROOT / "results" / "README.md", ROOT /
 STUDIES = sorted((ROOT / "docs" / "studies").glob("*.md"))
 FINDINGS_PAGE, MACHINES_PAGE = ROOT / "docs" / "findings.md", ROOT / "docs" / "machines.md"
 README, README_RESULTS = ROOT / "README.md", "demonstration"
+METG_RESULTS = RESULTS / "epyc_2_cores" / "metg"
 TRACED = (PERSISTENT, TASKITER)  # models of the picture of traces
 # The figures of each study, whose table its page has, too: those of a network are drawn for each network, others for
 # the plan with most samples.
 FIGURES = {
-    README_RESULTS: ("forest", "handover"),
+    README_RESULTS: ("forest", "handover", "turns"),
     "gpt2_ladder": ("ladder", "run_time"),
     "gpt2_batch_subsize": ("overlay", "granularity"),
     "gpt2_shapes": ("bound", "roofline"),
@@ -187,6 +190,14 @@ def drawn_bytes(name: str, folder: Path, samples: str) -> dict[str, bytes]:
 def draw(name: str, folder: Path, images: Path) -> list[Path]:
     """Draw the figures of a study from its samples as IMAGES/NAME-FIGURE.svg, and return their paths."""
     return [style.save(figure, images / f"{name}-{stem}.svg") for stem, figure in drawn(name, folder)]
+
+
+def draw_all(images: Path) -> Iterator[Path]:
+    """Draw the figures of all published results, and the curves of METG, and yield their paths."""
+    for name, folder in published().items():
+        yield from draw(name, folder, images)
+    entries = [entry for entry in table_of(METG_RESULTS)["results"] if entry["repeats"]]
+    yield style.save(draw_metg(entries, "double"), images / "metg-efficiency.svg")
 
 
 def drawn(name: str, folder: Path) -> Iterator[tuple[str, Figure]]:
@@ -463,10 +474,8 @@ def main() -> None:
     if sys.argv[1:]:
         publish(sys.argv[1], Path(sys.argv[2]))
     LIST.write_text(with_list(LIST.read_text()))
-    folders = published()
-    for name, folder in folders.items():
-        print(*draw(name, folder, IMAGES), sep="\n")
-    README.write_text(readme_of(load(folders[README_RESULTS]), README.read_text()))
+    print(*draw_all(IMAGES), sep="\n")
+    README.write_text(readme_of(load(published()[README_RESULTS]), README.read_text()))
     FINDINGS_PAGE.write_text(findings_page(FINDINGS_PAGE.read_text()))
     MACHINES_PAGE.write_text(between_marks(MACHINES_PAGE.read_text(), "surveys", machines()))
     for page, text in study_pages({page: page.read_text() for page in STUDIES}).items():

@@ -111,10 +111,11 @@ def test_figures_are_drawn_again_from_results(update_figures, tmp_path):
     shown = "".join(path.read_text() for path in pages)
     published = update_figures.published()
     assert published and len(published) == len({*published.values()})
-    for name, folder in published.items():
-        for path in update_figures.draw(name, folder, tmp_path):
-            assert path.read_bytes() == (update_figures.IMAGES / path.name).read_bytes(), path.name
-            assert f"images/{path.name})" in shown, path.name
+    drawn = {path.name for path in update_figures.draw_all(tmp_path)}
+    for name in drawn:
+        assert (tmp_path / name).read_bytes() == (update_figures.IMAGES / name).read_bytes(), name
+        assert f"images/{name})" in shown, name
+    assert drawn == {path.name for path in update_figures.IMAGES.iterdir()}  # no other is kept
     text = update_figures.LIST.read_text()
     assert update_figures.with_list(text) == text
     text = update_figures.MACHINES_PAGE.read_text()

@@ -43,23 +43,25 @@ def draw_all(table: Mapping[str, Any], folder: Path, kind: str) -> list[Path]:
 
 
 def draw(entries: Sequence[Mapping[str, Any]], column: str) -> Figure:
-    """Draw efficiency over task granularity, a panel for each thread count, with METG(50 %) marked."""
-    counts = sorted({e["threads"] for e in entries})
+    """Draw efficiency over task granularity, a panel for each graph and thread count, with METG(50 %) marked."""
+    shown = dict.fromkeys((graph_name(e["graph"]), e["threads"]) for e in entries)
+    graphs = {name: describe_graph(e["graph"]) for e in entries for name in [graph_name(e["graph"])]}
     styles = model_styles([e["model"] for e in entries])
     with in_style():
-        figure, axes = new_figure(column, len(counts))
-        for axis, threads in zip(axes, counts, strict=True):
-            panel_title(axis, plural(threads, "thread"))
+        figure, axes = new_figure(column, len(shown), share="all")
+        for axis, (name, threads) in zip(axes, shown, strict=True):
+            panel_title(axis, name if len(graphs) > 1 else plural(threads, "thread"))
             axis.axhline(HALF, color="0.6", linewidth=0.6, linestyle=":")
-            for entry in (e for e in entries if e["threads"] == threads):
+            for entry in (e for e in entries if (graph_name(e["graph"]), e["threads"]) == (name, threads)):
                 _draw_entry(axis, entry, styles[entry["model"]])
             axis.set_xscale("log")
             axis.set_ylim(0, 1.05)
             axis.set_xlabel("task granularity (ns)")
-            axis.set_ylabel("efficiency")
             axis.grid(True, axis="y")
+        axes[0].set_ylabel("efficiency")
         add_legend(figure, column, model_handles(styles, list(styles)))
-        write_lines(figure, [describe_graph(entries[0]["graph"])], column)
+        facts = [*graphs.values()] if len(graphs) == 1 else [f"{plural(t, 'thread')}" for t in {t for _, t in shown}]
+        write_lines(figure, facts, column)
         return finish(figure)
 
 

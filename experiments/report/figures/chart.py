@@ -237,7 +237,7 @@ def drawn(chart: Chart, column: str = "double", title: bool = True, ax: Any = No
         most = max(2, int(room / TICK_IN))
         if in_rows:
             value_axis(axis, "x", panel.scale, *limits, most)
-            _draw_rows(axis, chart, panel, lists[number], dodge, column)
+            _draw_rows(axis, chart, panel, lists[number], column)
             axis.set_xlabel(textwrap.fill(panel.label, int(room / 0.055)), fontsize=8 if column == "double" else 6.5)
         else:
             _draw_lines(axis, chart, panel, number)
@@ -312,6 +312,11 @@ def _draw_lines(axis, chart: Chart, panel: Panel, number: int) -> None:
         for row in rows[rows["x"].isna()].to_dict("records"):
             _draw_across(axis, row, look, "y")
         rows = rows[rows["x"].notna()].sort_values("x")
+        if model not in marked and look.line != "none":
+            axis.plot(rows["x"], rows["value"], color=look.color, linestyle=look.line, linewidth=0.8, zorder=1)
+            if np.isfinite(rows["low"]).all():
+                axis.fill_between(rows["x"], rows["low"], rows["high"], color=look.color, alpha=0.18, linewidth=0)
+            continue
         size = 6.0 - 2.6 * marked.index(model) / max(1, len(marked) - 1) if model in marked else 0  # all are seen
         band = len(models) < MOST_BANDS
         outside = rows["value"] < panel.limits[0]
@@ -350,10 +355,10 @@ def _draw_across(axis, row: Mapping[str, Any], look: ModelStyle, which: str) -> 
         span(row["low"], row["high"], color=look.color, alpha=0.18, linewidth=0, zorder=0)
 
 
-def _draw_rows(axis, chart: Chart, panel: Panel, places: Sequence[tuple[str, str]], dodge: int, column: str) -> None:
+def _draw_rows(axis, chart: Chart, panel: Panel, places: Sequence[tuple[str, str]], column: str) -> None:
     """Draw a row for each name, with a mark and an interval for each model, and lines across for what has no x."""
     models = [m for m in chart.styles if (panel.rows["model"] == m).any() and _is_mark(chart, m)]
-    at = {key: place for place, key in enumerate(places)}
+    at, dodge = {key: place for place, key in enumerate(places)}, _marks_in_row(chart, panel)
     several = len({group for group, _ in places}) > 1
     for row in panel.rows.to_dict("records"):
         look, ends = chart.styles[row["model"]], (row["low"], row["high"])
