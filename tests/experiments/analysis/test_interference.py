@@ -53,8 +53,10 @@ def test_the_loss_is_what_the_capacity_does_not_explain(sweep, tmp_path):
     plan_id = table["plan_id"].iloc[0]
     assert "interference" in figures.available_figures(sweep, plan_id)
     figure = figures.draw(sweep, "interference", plan_id)
-    labels = {text.get_text() for legend in figure.legends for text in legend.get_texts()}
-    assert {"forkjoin", "taskiter, stay", "taskiter, swap"} <= labels
+    assert [axis.get_title(loc="left").split("$ ")[1] for axis in figure.axes] == ["forkjoin", "taskiter"]
+    data = figures.figure_data(sweep, "interference", plan_id)
+    assert {*data.loc[data["panel"] == "taskiter", "model"]} == {"stay", "swap", "CPU time taken"}
+    assert {*data.loc[data["model"] == "swap", "value"]} <= {*table["slowdown"]}
     save(figure, tmp_path / "f.svg")
     text = render_text(build(sweep))
     assert "Beside other processes" in text and "CPU swaps per s" in text

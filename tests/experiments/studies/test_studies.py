@@ -297,9 +297,10 @@ def test_loading_in_the_step_is_set_beside_loading_and_training_alone(loading, t
     assert main([*one, "--plan", "a"]) == 2 and "--plan is for figures of samples" in capsys.readouterr().err
     assert main(["report", str(tmp_path / "out"), "--figure", "by_batch"]) == 2
     drawn, _ = figures.loading(running.results_of(tmp_path / "out"), "double")
-    bars = [[bar.get_width() for bar in axis.patches] for axis in drawn.axes]
-    assert bars[0] == [row[name] for key, name in RATES for row in report[key]]
-    assert bars[1][: len(bars[0])] == [row["peak_bytes"] / 2**20 for key, _ in RATES for row in report[key]]
+    dots = drawn.axes[0].collections[-1].get_offsets()[:, 0].tolist()
+    bars = [bar.get_width() for bar in drawn.axes[1].patches]
+    assert dots == [row[name] for key, name in RATES for row in report[key]]
+    assert bars[: len(dots)] == [row["peak_bytes"] / 2**20 for key, _ in RATES for row in report[key]]
     crosses = sum(len(line.get_xdata()) for line in drawn.axes[0].lines if line.get_gid() == CROSSED)
     assert crosses == sum(not row["usable"] for key, _ in RATES for row in report[key])
     assert (tmp_path / "out" / "figures" / "loading.svg").exists()
