@@ -63,6 +63,7 @@ ROOT = Path(__file__).resolve().parent.parent
 RESULTS, LIST, IMAGES = ROOT / "results", ROOT / "results" / "README.md", ROOT / "docs" / "images"
 STUDIES = sorted((ROOT / "docs" / "studies").glob("*.md"))
 FINDINGS_PAGE, MACHINES_PAGE = ROOT / "docs" / "findings.md", ROOT / "docs" / "machines.md"
+GALLERY_PAGE = ROOT / "docs" / "gallery.md"
 README, README_RESULTS = ROOT / "README.md", "demonstration"
 METG_RESULTS = RESULTS / "epyc_2_cores" / "metg"
 TRACED = (PERSISTENT, TASKITER)  # models of the picture of traces
@@ -208,16 +209,39 @@ def drawn(name: str, folder: Path) -> Iterator[tuple[str, Figure]]:
             yield figure, drawn_figure(results, figure, "double")[0]
         return
     sweep = load(folder)
-    leading = leading_plans(sweep)
     for figure in FIGURES[name]:
         if figure == GANTT:
             with figures.chosen(sweep, dict.fromkeys(TRACED, "")) as chosen:
                 yield figure, draw_traces(chosen, folder, [main_plan(sweep)], "double")[0]
             continue
-        of_network = figures.FIGURES[figure].ONE_FOR == "network" and len(leading) > 1
-        for plan_id in leading if of_network else [main_plan(sweep)]:
-            network = f"-{sweep.records[plan_id]['network']}" if of_network else ""
+        for plan_id, network in plans_of(sweep, figure).items():
             yield figure + network, figures.draw(sweep, figure, plan_id)
+
+
+def plans_of(sweep: Sweep, figure: str) -> dict[str, str]:
+    """Return the plans of which a figure is drawn, each with the end of its name."""
+    leading = leading_plans(sweep)
+    if figure == GANTT or figures.FIGURES[figure].ONE_FOR != "network" or len(leading) == 1:
+        return {main_plan(sweep): ""}
+    return {plan_id: f"-{sweep.records[plan_id]['network']}" for plan_id in leading}
+
+
+def gallery() -> str:
+    """Return every published figure with the command that draws it in a clone, for docs/gallery.md."""
+    lines = []
+    for name, folder in published().items():
+        place, results = folder.relative_to(ROOT), read_results(folder)
+        lines += [f"## {name}", ""] if FIGURES[name] else []
+        for figure in FIGURES[name]:
+            command = f"forktask report {place} --figure {figure}"
+            if figure == GANTT:
+                command += f" --models {','.join(map(str, TRACED))}"
+            sweep = None if results.is_study else load(folder)
+            for plan_id, network in ({"": ""} if sweep is None else plans_of(sweep, figure)).items():
+                chosen = f" --plan {plan_id}" if network else ""
+                image = f"![{figure} of {name}{network}](images/{name}-{figure}{network}.svg)"
+                lines += [f"    {command}{chosen}", "", image, ""]
+    return "\n".join(lines)
 
 
 def listed(results: Path = RESULTS) -> str:
@@ -477,6 +501,7 @@ def main() -> None:
     print(*draw_all(IMAGES), sep="\n")
     README.write_text(readme_of(load(published()[README_RESULTS]), README.read_text()))
     FINDINGS_PAGE.write_text(findings_page(FINDINGS_PAGE.read_text()))
+    GALLERY_PAGE.write_text(between_marks(GALLERY_PAGE.read_text(), "figures", gallery()))
     MACHINES_PAGE.write_text(between_marks(MACHINES_PAGE.read_text(), "surveys", machines()))
     for page, text in study_pages({page: page.read_text() for page in STUDIES}).items():
         page.write_text(text)

@@ -21,6 +21,7 @@ from forktask.cython_src.networks import layers
 from forktask.cython_src.records import Field, fields
 from forktask.experiments.commands.plan import describe_input
 from forktask.experiments.results.rows import KINDS
+from forktask.experiments.results.training_rows import EpochRow
 from forktask.experiments.subjects.models import MODELS
 from forktask.experiments.sweep.configuration import Measure
 
@@ -118,6 +119,95 @@ def model_options(device: str) -> str:
     )
 
 
+POINT = {
+    "network": "the network, or graph",
+    "plan_id": "hash of the plan: network and all options",
+    "model": "execution model with its options",
+    "threads": "threads that execute blocks",
+    "usable": "False: competing processes disturbed it, or no machine can reach it",
+}
+TRAINED = {
+    "(an axis)": "what the study's file varies: `model`, `load`, `start`, ...",
+    "label": "values of all axes",
+    "load_s`, `forward_s`, `backward_s`, `update_s": "of these phases, per epoch",
+}
+# Columns of the CSV files that reports leave; of a column `NAME`, `NAME_low` and `NAME_high` are its 95 % interval.
+COLUMNS = {
+    "summary.csv": {
+        **POINT,
+        "batch": "samples per step",
+        "sessions`, `generations`, `rounds": "sessions, generations and undisturbed rounds behind the row",
+        "time_s": "typical time of a step: geometric mean over generations, wild ones clipped; `low_s`, `high_s`: "
+        "its interval",
+        "fill_s": "time of the first iteration, with a cold pipeline, median",
+        "speedup": "serial time over this time",
+        "efficiency": "speedup per thread",
+        "reference": "the quickest fork-join model of the same plan and threads",
+        "ratio": "time over that of the reference",
+        "verdict": "faster, slower, same or undecided",
+        "peak_bytes": "most memory that was resident in the process",
+        "planned_bytes": "bytes of all buffers of the plan",
+        "timed": "how phases are timed: wall, or busy (in blocks, mean over threads)",
+        "PHASE_s": "time of a phase (`load`, `forward`, `backward`, `update`) per step",
+        "PHASE_speedup`, `PHASE_efficiency": "of the phase, as of the step",
+        "update_beside_backward": "part of the update's time while a block of the backward phase ran",
+        "interference": "competing processes on the same CPUs",
+    },
+    "layers.csv": {
+        **POINT,
+        "batch": "samples per step",
+        "(an option)": "where the sweep varies it",
+        "layer": "of the network",
+        "phase": "load, forward, backward or update",
+        "loops`, `blocks": "loops and blocks of the layer in this phase, per step",
+        "flops": "floating-point operations of the layer, per step",
+        "share": "part of the step's busy time",
+        "profiles": "logged runs behind the row",
+        "time_s": "busy time per step, sum over threads",
+        "gflops": "rate, 10^9 operations per second",
+        "peak_fraction": "rate over one thread's peak",
+    },
+    "runs.csv": {
+        **TRAINED,
+        "seeds`, `epochs": "trainings behind the row, and epochs of each",
+        "epoch_time_s": "median over undisturbed epochs; `epoch_time_min_s`, `epoch_time_max_s`: over all",
+        "usable": "at least half of the epochs were undisturbed",
+        "disturbed_epochs": "epochs that were disturbed",
+        "samples_per_s": "training samples per second",
+        "joules_per_epoch": "energy of the machine, where it is measured",
+        "gpu_memory_bytes`, `gpu_utilisation": "of a GPU, medians over epochs",
+        "train_loss`, `valid_loss`, `valid_error": "of the last epoch, median over seeds",
+        "test_accuracy": "median over seeds; `test_accuracy_min` and `test_accuracy_max` are the range",
+        "peak_bytes`, `loader_bytes`, `libraries_bytes": "most resident memory; of the data; of libraries",
+        "phases_timed": "wall, or busy (in blocks, mean over threads)",
+        "rest_s": "of an epoch, outside of its phases",
+        "time_to_ACCURACY": "training time until this validation accuracy; empty: not reached",
+    },
+    "epochs.csv": {
+        **{name: text for name, text in TRAINED.items() if not name.startswith("load_s")},
+        "stage": "of the training, from 1 on",
+        "epoch_time_s": "of this epoch alone",
+        "usable": "whether competing processes left it undisturbed",
+    },
+}
+
+
+def columns_of_files() -> str:
+    """All columns of the CSV files of reports."""
+    epoch = typing.get_type_hints(EpochRow, include_extras=True)
+    of_rows = {name: epoch[name].__metadata__[-1].description for name in EpochRow.__struct_fields__}
+    del of_rows["disturbance"]
+    options = ", ".join(f"`{f.name}`" for f in fields(ft.PlanOptions))
+    sections = []
+    for name, columns in COLUMNS.items():
+        columns = {**columns, **(of_rows if name == "epochs.csv" else {})}
+        if name == "summary.csv":
+            columns["(an option)"] = f"of the plan: {options}"
+        body = ((text if text.startswith("(") else f"`{text}`", meaning) for text, meaning in columns.items())
+        sections.append(f"## `{name}`\n\n{rows('| column | meaning |', body)}")
+    return "\n\n".join(sections)
+
+
 # Page -> mark -> what stands there.
 TABLES: dict[str, dict[str, Callable[[], str]]] = {
     "plan_options.md": {"plan options": partial(options_of, ft.PlanOptions)},
@@ -125,6 +215,7 @@ TABLES: dict[str, dict[str, Callable[[], str]]] = {
     "layers.md": {"layers": layer_signatures, "networks": networks},
     "models.md": {"options of models": partial(model_options, "cpu")},
     "samples.md": {"rows": rows_of_files},
+    "tables.md": {"columns": columns_of_files},
     "gpu.md": {"options of models": partial(model_options, "gpu")},
 }
 

@@ -21,9 +21,14 @@ from pathlib import Path
 import pytest
 
 from forktask.cython_src.binding.execution_model import ExecutionModel
+from forktask.experiments.analysis.accounting import layers_of_all
 from forktask.experiments.analysis.estimates import LEAST_ROUNDS, MIN_GENERATIONS
+from forktask.experiments.analysis.load import load
+from forktask.experiments.analysis.phases import summary_table
 from forktask.experiments.commands.main import COMMANDS, FAULT_EXIT, UNSOUND_EXIT, USAGE_EXIT, make_parser
 from forktask.experiments.results.grids import shipped
+from forktask.experiments.studies.running import results_of
+from forktask.experiments.studies.tables import epoch_table, run_table
 from forktask.experiments.subjects.models import parse_models
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -186,6 +191,29 @@ def test_the_page_of_studies_says_how_long_each_takes():
     table = (ROOT / "docs/studies.md").read_text().partition("## How long each takes")[2].partition("\n## ")[0]
     named = set(re.findall(r"`(\w+)`", "".join(line.split("|")[1] for line in table.splitlines() if line[:1] == "|")))
     assert named == {path.stem for kind in ("sweep", "study") for path in shipped(kind)}
+
+
+def test_every_column_of_a_table_is_explained():
+    """Check that the dictionary of columns names each column of the tables of published results."""
+    page = (ROOT / "docs/reference/tables.md").read_text()
+    parts = dict(re.findall(r"^## `(\w+\.csv)`$(.*?)(?=^## |\Z)", page, re.M | re.S))
+    sweep, study = ROOT / "results/epyc_2_cores/interference", ROOT / "results/xeon_2_cores/lenet5"
+    results, samples = results_of(study), load(sweep)
+    profiled = load(ROOT / "results/epyc_2_cores/gpt2_ladder")
+    columns = {
+        "summary.csv": [*summary_table(samples), *summary_table(profiled)],
+        "layers.csv": [*layers_of_all(profiled)],
+        "runs.csv": [name for row in run_table(results) for name in row if name not in results.study.axes],
+        "epochs.csv": [name for name in epoch_table(results) if name not in results.study.axes],
+    }
+    for file, names in columns.items():
+        known = {*re.findall(r"`(\w+)`", parts[file])}
+        for name in dict.fromkeys(names):
+            base = re.sub(r"_(low|high)$", "", name)
+            if file == "summary.csv":
+                base = re.sub("^(load|forward|backward|update)_(s|speedup|efficiency)$", r"PHASE_\2", base)
+            base = re.sub(r"^time_to_.*", "time_to_ACCURACY", base)
+            assert base in known, (file, name)
 
 
 def test_each_finding_names_its_source():

@@ -120,6 +120,9 @@ def test_figures_are_drawn_again_from_results(update_figures, tmp_path):
     assert update_figures.with_list(text) == text
     text = update_figures.MACHINES_PAGE.read_text()
     assert update_figures.between_marks(text, "surveys", update_figures.machines()) == text
+    text = update_figures.GALLERY_PAGE.read_text()
+    assert update_figures.between_marks(text, "figures", update_figures.gallery()) == text
+    assert all(text.count(f"images/{path.name})") == 1 for path in update_figures.IMAGES.glob("*.svg"))
     tables = {page: page.read_text() for page in update_figures.STUDIES}
     assert update_figures.study_pages(dict(tables)) == tables
     assert all(f"<!-- {name} -->" in shown for name in published if name != update_figures.README_RESULTS)

@@ -37,6 +37,7 @@ def contents() -> str:
             "/docs/studies/*",
             "/docs/site/experiments",
             "/docs/machines",
+            "/docs/gallery",
             "/results/README",
         ],
         "Reference": ["/docs/site/api", "/docs/reference/*", "/forkjoin/README", "/tasking/README"],
