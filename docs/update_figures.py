@@ -81,6 +81,7 @@ FIGURES = {
     "h200_networks": (),
     "h200_transfers": (),
     "h200_peers": (),
+    "runtimes": ("forest",),
     "sixteen_threads": ("speedup",),
     "sixteen_threads_networks": (),
     "checkerboard": ("options",),
@@ -100,6 +101,7 @@ FIGURES = {
 }
 # Columns of the report's tables that the pages leave out.
 LEFT_OUT = ("least to most", "train loss", "valid loss", "valid error", "kind", "hogs", "preemption")
+MOST_COLUMNS = 8  # of models; more of them are rows
 LARGEST = 1_600_000  # bytes of published samples
 # What large samples go without, in this order, where no figure shows it: digits of the durations of blocks, but one;
 # profiles; and all loops of a plan, but one.
@@ -414,7 +416,7 @@ def phases_and_peaks(sweep: Sweep) -> list[Column]:
 
 def speeds(sweep: Sweep, axes: list[Column], further: list[Column]) -> list[str]:
     """Return a table in Markdown: a row for each plan, a column for each model on most threads, or a row for each model
-    of one plan; the step time of `serial` and of the better fork-join form, and ratios to the latter."""
+    where there are many or one plan; the step time of `serial` and of the better fork-join form, and ratios to the latter."""
     table = speed_table(sweep)
     widest, threads = on_most_threads(table)
     points = {
@@ -432,11 +434,12 @@ def speeds(sweep: Sweep, axes: list[Column], further: list[Column]) -> list[str]
         return ratio or time(row["time_s"]) + f" {NOT_USABLE}" * (not row["usable"])
 
     headings = {model: f"`{model}`, {plural(1 if model.is_serial else threads, 'thread')}" for model in models}
-    if len(plans := sweep.plan_ids()) == 1:
-        columns = [
-            Column("model", lambda row: headings[row["model"]]),
-            Column("a step, or time / fork-join", lambda row: cell(plans[0], row["model"])),
-        ]
+    plans = sweep.plan_ids()
+    if len(plans) == 1 or len(models) > MOST_COLUMNS:
+        columns = [Column("model", lambda row: headings[row["model"]])]
+        for plan_id in plans:
+            text = ", ".join(axis.text({"plan_id": plan_id}) for axis in axes) or "a step, or time / fork-join"
+            columns.append(Column(text, lambda row, plan_id=plan_id: cell(plan_id, row["model"])))
         return markdown_table(columns, [{"model": model} for model in models])
     columns = [Column(headings[model], lambda row, model=model: cell(row["plan_id"], model)) for model in models]
     return markdown_table([*axes, *columns, *further], [{"plan_id": plan_id} for plan_id in plans])

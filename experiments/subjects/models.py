@@ -59,7 +59,8 @@ DEFAULT_GPU_MODELS = (
     "gpu_taskgraph",
     "gpu_taskiter",
 )
-REFERENCE = "reference"  # in place of a model: all forms of fork-join, of which the fastest is the reference
+# In place of models: all forms of fork-join, of which the fastest is the reference; all outside runtimes that are here.
+REFERENCE, OUTSIDE = "reference", "outside"
 CHUNKS = (0, 2, 8)  # blocks that its dynamic and guided forms hand out at once; 0: the schedule's own number
 DEFAULT_MODELS = ("serial", "forkjoin", "forkjoin:region=persistent", "joblib", "tasks", "taskgraph", "taskiter")
 
@@ -150,7 +151,8 @@ def describe_models() -> str:
         f"the task model that these switches make"
     )
     parts.append(
-        f"{REFERENCE}: all forms of forkjoin, every schedule and OpenMP library, of which the fastest is the reference"
+        f"{REFERENCE}: all forms of forkjoin, every schedule and OpenMP library, the fastest of which is the reference;"
+        f" {OUTSIDE}: all runtimes of others that are built in"
     )
     return "; ".join(parts)
 
@@ -343,9 +345,17 @@ def forkjoin_forms() -> tuple[ModelSpec, ...]:
     return tuple(found)
 
 
+def outside_models() -> tuple[ModelSpec, ...]:
+    """Return what `OUTSIDE` stands for: the runtimes of others that this installation was built with."""
+    found = (MODELS[name] for name in built_models())
+    return tuple(parse_model(model.name) for model in found if model.is_reference and not model.far_behind)
+
+
 def parse_models(texts: Iterable[ModelSpec | str]) -> tuple[ModelSpec, ...]:
-    """Return models that are about to run, `REFERENCE` as its forms; the same twice counts once."""
-    each = [forkjoin_forms() if text == REFERENCE else (runnable(text),) for text in texts]
+    """Return models that are about to run, `REFERENCE` and `OUTSIDE` as what they stand for; the same twice counts
+    once."""
+    several = {REFERENCE: forkjoin_forms, OUTSIDE: outside_models}
+    each = [several[text]() if text in several else (runnable(text),) for text in texts]
     specs = tuple(dict.fromkeys(itertools.chain.from_iterable(each)))
     if not specs:
         raise UsageError("at least one model must be named, got none; try serial,forkjoin,taskiter")

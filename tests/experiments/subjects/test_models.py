@@ -144,3 +144,10 @@ def test_a_model_whose_library_cannot_be_loaded_is_not_there(monkeypatch):
             runnable("tbb")
     finally:
         execution_model._can_import.cache_clear()
+
+
+def test_outside_stands_for_the_runtimes_of_others_that_are_here(monkeypatch):
+    """Check that it names the built ones alone, next to models that are named, and joblib not."""
+    monkeypatch.setattr(type(MODELS["serial"]), "is_built", property(lambda model: model.name not in ("tbb", "ompss2")))
+    found = [spec.name for spec in parse_models(["taskiter", "outside"])]
+    assert found == ["taskiter", "openmp_tasks", "taskflow", "starpu"]
