@@ -312,8 +312,8 @@ def disturbance_warnings(sweep: Sweep) -> list[str]:
         if max(takes) > (1 + CAPACITY_CHANGE) * min(takes):
             sentences.append(
                 f"{threads} threads did the work of {min(takes):.2f} to {max(takes):.2f} single ones, depending on the "
-                f"repetition: CPUs shared a core, sank their clock or had other work for a while. Times of several "
-                f"threads, their bounds and simulations hold for the median of the repetitions; measure again on a "
+                f"generation: vCPUs shared a core, ran at a lower clock, or served other work. Times of several "
+                f"threads, their bounds and simulations hold for the median of the generations; measure again on a "
                 f"machine that does not change."
             )
     disturbed = sum(len(judge_rounds(row).disturbed) for row in sweep.rounds)

@@ -166,7 +166,7 @@ class Judged(NamedTuple):
         always disturbed nothing would be left otherwise.
     loud : dict of contestant to set of int
         On which no verdict about it may rest: those, and the rounds in which the calibration kernel before its turn
-        took longer than its fastest runs in this generation allow. Beside load that never ends no round stands out, and
+        took longer than its fastest runs in this generation allow. Under constant load no round is an outlier, and
         times of a generation are no worse than those of others; but contestants bear load differently, so that their
         ratio is another one.
     """
