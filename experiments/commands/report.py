@@ -27,7 +27,7 @@ def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("folder", metavar="DIR", help="results folder of compare, run or trace")
     parser.add_argument("--all", action="store_true", help="print all tables, which the page has too")
     parser.add_argument(
-        "--figure", metavar="NAME", help="one figure, and its table: speedup, phases, layers, batch, gantt, ..."
+        "--figure", metavar="NAME", help="one figure, and its table: speedup, run_time, layers, batch, gantt, ..."
     )
     parser.add_argument("--column", help="of --figure: double (7 in, default) or single (3.3 in)")
     parser.add_argument("--format", dest="kind", help="of --figure: pdf (default), svg or png; else of all figures too")

@@ -71,11 +71,9 @@ def missing(sweep: Sweep, plan_id: str) -> str:
     plans = _plans(sweep, plan_id, axis)
     if not all(_baselines(sweep, plans, axis).values()):
         return "an overlay needs serial runs of the same network and batch, got none; measure `serial` too"
-    return (
-        ""
-        if _models(sweep, plans)
-        else "an overlay needs a model of the processor besides serial, got none; measure one"
-    )
+    if not _models(sweep, plans):
+        return "an overlay needs a model of the processor besides serial, got none; measure another one"
+    return ""
 
 
 def _rows(sweep: Sweep, plans: dict[str, str], model: ModelSpec, bases: dict[str, Point | None]) -> pd.DataFrame:

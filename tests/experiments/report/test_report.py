@@ -341,9 +341,9 @@ def test_a_report_prints_the_answers_and_the_rest_where_it_is_asked_for(tmp_path
     assert len(answers.splitlines()) < 40 and "forktask report DIR --all" in answers
     assert main(["report", str(folder), "--all"]) == 0
     assert "Every model and number of threads" in capsys.readouterr().out and "Every model" not in answers
-    assert main(["report", str(folder), "--figure", "phases"]) == 0
+    assert main(["report", str(folder), "--figure", "run_time"]) == 0
     path, _, text = capsys.readouterr().out.partition("\n")
-    assert path.endswith("phases.pdf") and "Phases of a step" in text and "Every model" not in text
+    assert path.endswith("run_time.pdf") and "Phases of a step" in text and "Every model" not in text
     assert not [path.name for path in (folder / "figures").iterdir() if set("=,") & set(path.name)]
 
 
