@@ -69,6 +69,8 @@ def measure_machine(environment: dict | None = None, seconds: float = 0.1, order
         if cache["type"] != "Instruction" and cache["size_bytes"] <= array_bytes
     }
     capacity = measure_capacity(threads, order, seconds)
+    cpus = sorted({cpu for cpu in order(max(threads)) if cpu is not None})
+    additions = {str(cpu): machine_peaks.measure_additions(seconds / 5, cpu) for cpu in cpus}
     return {
         "node": this_node(),
         "instruction_set": peak["instruction_set"],
@@ -76,6 +78,7 @@ def measure_machine(environment: dict | None = None, seconds: float = 0.1, order
         "median_flops_per_s_1thread": peak["median_flops_per_s"],
         "frequency_hz": peak["frequency_hz"],
         "flops_per_cycle": peak["flops_per_cycle"],
+        "additions_per_cycle": additions,
         "bandwidth_bytes_per_s": bandwidth,
         "cache_bandwidth_bytes_per_s": cache_bandwidth,
         "capacity": capacity,

@@ -119,6 +119,35 @@ static double integer_chain(void)
     return CHAIN_STEPS;
 }
 
+/* Eight chains: as many in a cycle as the core issues. */
+static double integer_additions(void)
+{
+    uint64_t x[8] = {1, 2, 3, 4, 5, 6, 7, 8}, y = 3;
+    for (int i = 0; i < CHAIN_STEPS / 64; i++) {
+#if defined(__x86_64__)
+#define ADD8                                                                                             \
+    "add %8, %0\n\tadd %8, %1\n\tadd %8, %2\n\tadd %8, %3\n\tadd %8, %4\n\tadd %8, %5\n\tadd %8, %6\n\t" \
+    "add %8, %7\n\t"
+#elif defined(__aarch64__)
+#define ADD8                                                                                     \
+    "add %0, %0, %8\n\tadd %1, %1, %8\n\tadd %2, %2, %8\n\tadd %3, %3, %8\n\tadd %4, %4, %8\n\t" \
+    "add %5, %5, %8\n\tadd %6, %6, %8\n\tadd %7, %7, %8\n\t"
+#endif
+#ifdef ADD8
+        __asm__ volatile(ADD8 ADD8 ADD8 ADD8 ADD8 ADD8 ADD8 ADD8
+                         : "+r"(x[0]), "+r"(x[1]), "+r"(x[2]), "+r"(x[3]), "+r"(x[4]), "+r"(x[5]), "+r"(x[6]),
+                           "+r"(x[7])
+                         : "r"(y));
+#else
+        for (int j = 0; j < 64; j++) {
+            x[j % 8] += y;
+            __asm__ volatile("" : "+r"(x[j % 8]));
+        }
+#endif
+    }
+    return CHAIN_STEPS;
+}
+
 typedef struct Team {
     int kind, isa, num_threads, num_windows;
     size_t bytes_per_thread;
@@ -165,6 +194,8 @@ static Window run_window(const Team *team, float *arrays, size_t count, size_t *
             units += fma_loops[team->isa]();
         } else if (team->kind == PEAKS_CHAIN) {
             units += integer_chain();
+        } else if (team->kind == PEAKS_ADDS) {
+            units += integer_additions();
         } else {
             /* One slice of a large set, or several passes over a small one. */
             const int stream = team->kind - PEAKS_TRIAD;

@@ -13,7 +13,8 @@ enum {
     PEAKS_FMA,    /* independent multiply-add chains in registers; unit: flop */
     PEAKS_TRIAD,  /* a[i] = b[i] + s * c[i]; unit: byte, three arrays counted once each */
     PEAKS_UPDATE, /* a[i] = a[i] * s; unit: byte, the array counts twice */
-    PEAKS_CHAIN   /* one dependent chain of one-cycle integer additions; unit: addition, that is, clock cycle */
+    PEAKS_CHAIN,  /* one dependent chain of one-cycle integer additions; unit: addition, that is, clock cycle */
+    PEAKS_ADDS    /* eight independent chains of them; unit: addition */
 };
 
 /* Run `num_threads` threads together for `num_windows` windows of `window_s` seconds each.

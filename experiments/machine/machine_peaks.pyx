@@ -14,7 +14,7 @@ from ...cython_src.kernels.simd.instruction_sets import NAMES, choose
 
 
 cdef extern from "experiments/machine/machine_peaks.h" nogil:
-    int PEAKS_FMA, PEAKS_TRIAD, PEAKS_UPDATE, PEAKS_CHAIN
+    int PEAKS_FMA, PEAKS_TRIAD, PEAKS_UPDATE, PEAKS_CHAIN, PEAKS_ADDS
     int peaks_run_team(int kind, int isa, int num_threads, const int *cpus, size_t bytes_per_thread,
                        int num_windows, double window_s, double *rates)
     void peaks_clock(double *cost_ns, double *step_ns)
@@ -97,6 +97,17 @@ def measure_peak_flops(double seconds=0.1, instruction_set=None, cpu=None):
 def measure_frequency(double seconds=0.02, cpu=None):
     """Measure the effective core frequency in Hz: the rate of a chain of dependent one-cycle additions."""
     return max(_run_team(PEAKS_CHAIN, 0, 1, None if cpu is None else [cpu], 0, seconds))
+
+
+def measure_additions(double seconds=0.02, cpu=None):
+    """Measure how many independent integer additions a CPU does in a clock cycle: what it can issue.
+
+    A virtual CPU whose sibling hyperthread works for another guest has half of it, while its multiply-adds, of which a
+    few at a time fill the vector units, hardly slow down: the peak does not show it. The median of the windows counts.
+    """
+    cpus = None if cpu is None else [cpu]
+    cdef double additions = statistics.median(_run_team(PEAKS_ADDS, 0, 1, cpus, 0, seconds / 2))
+    return additions / statistics.median(_run_team(PEAKS_CHAIN, 0, 1, cpus, 0, seconds / 2))
 
 
 _STREAMS = {"triad": PEAKS_TRIAD, "update": PEAKS_UPDATE}

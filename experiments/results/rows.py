@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Annotated, Any, Literal, TypeVar, get_args
 
 import msgspec
-from msgspec import Meta
+from msgspec import Meta, field
 
 from ...cython_src.binding.executor_contract import Conduct
 from ...cython_src.errors import UsageError
@@ -143,6 +143,10 @@ class MachineRow(Row, frozen=True, kw_only=True, tag="machine"):
     median_flops_per_s_1thread: Annotated[Positive | None, says("median window")]
     frequency_hz: Annotated[Amount | None, says("clock under load")]
     flops_per_cycle: Annotated[Amount | None, says("peak over clock")]
+    additions_per_cycle: Annotated[
+        dict[Digits, Amount],
+        says("integer additions in a clock cycle, by CPU: half of a core's where its sibling works for another guest"),
+    ] = field(default_factory=dict)
     bandwidth_bytes_per_s: Annotated[ByThreads, says("by number of threads")]
     cache_bandwidth_bytes_per_s: Annotated[ByThreads, says("of one thread, by level")]
     capacity: Annotated[ByThreads, says("how many single threads' work so many do together, by number of threads")]

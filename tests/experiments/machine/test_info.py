@@ -9,6 +9,7 @@ from forktask.experiments.commands import main as cli
 from forktask.experiments.machine import fitness
 from forktask.experiments.machine.disturbance import Disturbance
 from forktask.experiments.machine.environment import collect, environment_id
+from forktask.experiments.machine.info import machine_topics
 from forktask.experiments.machine.variables import read_variables
 
 
@@ -41,6 +42,7 @@ def make_machine(**changes):
             "median_flops_per_s_1thread": 99e9,
             "frequency_hz": 3e9,
             "flops_per_cycle": 32.0,
+            "additions_per_cycle": {"0": 4.9, "1": 2.6},
             "bandwidth_bytes_per_s": {"1": 20e9, "2": 30e9},
             "cache_bandwidth_bytes_per_s": {"2": 90e9},
             "capacity": {"1": 1.0, "2": 1.98},
@@ -151,6 +153,11 @@ def test_the_command_prints_json_and_a_page(capsys):
     assert record["verdict"]["level"] in fitness.LEVELS
     assert record["environment_id"] == environment_id(record["environment"])
     assert record["machine"]["capacity"]
+    assert all(0.5 < rate < 20 for rate in record["machine"]["additions_per_cycle"].values())
+    record["machine"]["additions_per_cycle"] = {"0": 4.9, "1": 2.6}
+    record["environment"]["cpu"]["virtual_machine"] = True
+    shown = "integer additions a cycle: 4.9 on CPU 0 (whole core), 2.6 on CPU 1 (half a core)"
+    assert machine_topics(record)["Issue"] == shown
     strict = cli.main(["info", "--strict"])
     page = capsys.readouterr().out
     assert strict == (1 if "Verdict: not fit" in page else 0)
