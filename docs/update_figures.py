@@ -416,7 +416,7 @@ def phases_and_peaks(sweep: Sweep) -> list[Column]:
 
 def speeds(sweep: Sweep, axes: list[Column], further: list[Column]) -> list[str]:
     """Return a table in Markdown: a row for each plan, a column for each model on most threads, or a row for each model
-    where there are many or one plan; the step time of `serial` and of the better fork-join form, and ratios to the latter."""
+    of one plan or of many models; the step time of `serial` and the better fork-join form, and ratios to the latter."""
     table = speed_table(sweep)
     widest, threads = on_most_threads(table)
     points = {

@@ -72,6 +72,8 @@ def chart(
     panels = []
     for name, scale, title in (("speedup", "log", "over best serial"), ("efficiency", "share", "speedup / threads")):
         lines = reference_rows(table["model"].map("{}, simulated".format), table["threads"], table[name])
+        high = table["speedup_high"] / (table["threads"] if name == "efficiency" else 1)
+        lines = lines.assign(low=lines["value"], high=high.clip(lower=lines["value"]))
         shares = bounds
         if name == "efficiency":
             shares = bounds.assign(
@@ -97,9 +99,12 @@ def caption(
 ) -> list[str]:
     """Return the caption's sentences; arguments as for `draw`."""
     table = prediction_table(sweep, plan_id, threads or thread_counts(sweep, plan_id), machine, models, seed)
-    on = "this machine, bandwidth and capacity continued in proportion" if machine is None else machine.name
+    on = "this machine, its curves continued" if machine is None else machine.name
     return [
         f"Lines: simulated from serial block durations on {on}; nothing is fitted to measured speedups.",
+        "Upper end of bands: with bandwidth in proportion to the threads, and barriers that are trees."
+        if (table["speedup_high"] > table["speedup"]).any()
+        else "",
         "Markers: measured, with 95 % intervals." if machine is None else "",
         error_text(table) if machine is None else "",
         f"Right of the thin line: beyond {FAR} times the measured threads."
