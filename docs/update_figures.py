@@ -243,6 +243,8 @@ def gallery() -> str:
                 chosen = f" --plan {plan_id}" if network else ""
                 image = f"![{figure} of {name}{network}](images/{name}-{figure}{network}.svg)"
                 lines += [f"    {command}{chosen}", "", image, ""]
+    command = re.sub(r" --out[ =]\S+", "", read_results(METG_RESULTS).run.command)
+    lines += ["## metg", "", f"    {command}", "", "![METG of four patterns](images/metg-efficiency.svg)", ""]
     return "\n".join(lines)
 
 
@@ -416,7 +418,8 @@ def phases_and_peaks(sweep: Sweep) -> list[Column]:
 
 def speeds(sweep: Sweep, axes: list[Column], further: list[Column]) -> list[str]:
     """Return a table in Markdown: a row for each plan, a column for each model on most threads, or a row for each model
-    where there are many or one plan; the step time of `serial` and of the better fork-join form, and ratios to the latter."""
+    where there are many or one plan; the step time of `serial` and of the better fork-join form, and ratios to the
+    latter."""
     table = speed_table(sweep)
     widest, threads = on_most_threads(table)
     points = {
