@@ -315,8 +315,8 @@ def compare(
         given["batch"] = batch
     folder = dated_folder("results") if out is None else os.fspath(out)
     configuration = configuration_from(title, budgeted(given), Path(folder).parent)
-    most = {"threads": (max(configuration.grid.threads),)} if threads == "cores" else {}
-    configuration = replace(configuration, quick_axes=most)
+    most = (max(vars(configuration.grid)["threads"]),)
+    configuration = replace(configuration, quick_axes={"threads": most} if threads == "cores" else {})
     if configuration.uses_gpu:
         raise UsageError(f"compare() compares models of the CPU, got {models!r}; use `forktask compare --device gpu`")
     shown = {name: value for name, value in given.items() if name not in ("models", "threads")}

@@ -243,6 +243,8 @@ def gallery() -> str:
                 chosen = f" --plan {plan_id}" if network else ""
                 image = f"![{figure} of {name}{network}](images/{name}-{figure}{network}.svg)"
                 lines += [f"    {command}{chosen}", "", image, ""]
+    command = re.sub(r" --out[ =]\S+", "", read_results(METG_RESULTS).run.command)
+    lines += ["## metg", "", f"    {command}", "", "![METG of four patterns](images/metg-efficiency.svg)", ""]
     return "\n".join(lines)
 
 
