@@ -10,7 +10,7 @@ import statistics
 from array import array
 
 from ...cython_src.errors import MachineError
-from ...cython_src.kernels.simd.instruction_sets import NAMES, choose
+from ...cython_src.kernels.simd.instruction_sets import choose
 
 
 cdef extern from "experiments/machine/machine_peaks.h" nogil:
@@ -26,8 +26,11 @@ _WINDOW_S = 0.002
 _MEMORY_WINDOW_S = 0.01
 
 
+_ISAS = ("generic", "avx2", "avx512")  # as in machine_peaks.h
+
+
 def _isa_index(instruction_set):
-    return NAMES.index(choose(instruction_set))
+    return _ISAS.index(choose(instruction_set).removesuffix("_narrow"))
 
 
 def _run_team(int kind, int isa, int threads, cpus, size_t bytes_per_thread, double seconds):
@@ -88,7 +91,7 @@ def measure_peak_flops(double seconds=0.1, instruction_set=None, cpu=None):
     return {
         "flops_per_s": max(rates),
         "median_flops_per_s": statistics.median(rates),
-        "instruction_set": NAMES[isa],
+        "instruction_set": _ISAS[isa],
         "frequency_hz": frequency,
         "flops_per_cycle": max(rates) / frequency,
     }

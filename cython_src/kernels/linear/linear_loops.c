@@ -55,9 +55,9 @@ static __attribute__((noinline)) void finish_tile(const LinearTask *t, float *su
 }
 
 /* How many of so many columns wide panels take. */
-INLINE int wide_columns(int columns)
+INLINE int wide_columns(int columns, int narrow)
 {
-    return WIDE_VECTORS > PANEL_VECTORS ? columns / WIDE_COLUMNS * WIDE_COLUMNS : 0;
+    return WIDE_VECTORS > PANEL_VECTORS && !narrow ? columns / WIDE_COLUMNS * WIDE_COLUMNS : 0;
 }
 
 /* A piece of the sums over k, for the columns [first, first + columns). */
@@ -114,7 +114,7 @@ INLINE void product_panels(const LinearTask *t, LinearPiece *p, int first, int s
 /* Products of all rows with a piece: wide panels, then the rest. */
 static void product_piece(const LinearTask *t, LinearPiece *p)
 {
-    const int wide = wide_columns(p->columns);
+    const int wide = wide_columns(p->columns, t->narrow);
     product_panels(t, p, 0, wide, WIDE_VECTORS);
     product_panels(t, p, wide, p->columns, PANEL_VECTORS);
 }
@@ -142,7 +142,7 @@ INLINE void linear_product(const LinearTask *t, const int by_columns)
                                  .add = t->accumulate || k > 0,
                                  .last = k + terms == t->terms};
             if (by_columns) {
-                const int wide = wide_columns(columns);
+                const int wide = wide_columns(columns, t->narrow);
                 pack_columns(b, t->b_row, terms, wide, WIDE_VECTORS, t->scratch);
                 pack_columns(b + wide * t->b_row, t->b_row, terms, columns - wide, PANEL_VECTORS,
                              t->scratch + (ptrdiff_t)wide * terms);
@@ -225,6 +225,7 @@ static void backward_weights(const LinearGradientTask *t)
                                    .rows = outputs,
                                    .columns = inputs,
                                    .terms = terms,
+                                   .narrow = t->narrow,
                                    .scratch = packed};
                 LinearPiece part = {.from = input,
                                     .from_row = t->input_row,
@@ -242,8 +243,17 @@ static void backward_weights(const LinearGradientTask *t)
     }
 }
 
-const LinearLoops ISA_SYMBOL(forktask_linear) = {
-    .forward = linear_forward,
-    .backward_data = backward_data,
-    .backward_weights = backward_weights,
-};
+#define NARROW(FUNCTION, TYPE)                   \
+    static void FUNCTION##_narrow(const TYPE *t) \
+    {                                            \
+        TYPE task = *t;                          \
+        task.narrow = 1;                         \
+        FUNCTION(&task);                         \
+    }
+NARROW(linear_forward, LinearTask)
+NARROW(backward_data, LinearTask)
+NARROW(backward_weights, LinearGradientTask)
+
+const LinearLoops ISA_SYMBOL(forktask_linear) = {linear_forward, backward_data, backward_weights};
+const LinearLoops ISA_SYMBOL(forktask_linear_narrow) = {linear_forward_narrow, backward_data_narrow,
+                                                        backward_weights_narrow};

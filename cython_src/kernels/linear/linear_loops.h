@@ -39,6 +39,7 @@ typedef struct LinearTask {
     const float *relu_of;   /* or NULL: the result is zero where this is not positive */
     ptrdiff_t residual_row; /* stride of `residual`, `before`, `gelu_of` and `relu_of` */
     int activation;
+    int narrow;     /* no wide panels; set by the loops themselves */
     float *scratch; /* LINEAR_FLOATS(terms, columns) */
 } LinearTask;
 
@@ -47,7 +48,7 @@ typedef struct LinearGradientTask {
     const float *gradient, *input;
     float *c, *bias; /* bias may be NULL */
     ptrdiff_t gradient_row, input_row, c_row;
-    int rows, outputs, inputs, accumulate;
+    int rows, outputs, inputs, accumulate, narrow;
     float *scratch; /* LINEAR_GRADIENT_FLOATS(rows, outputs, inputs) */
 } LinearGradientTask;
 

@@ -21,11 +21,11 @@ cdef extern from *:
         __builtin_cpu_init();
         if (which == 1 && __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma"))
             return &forktask_micro_avx2;
-        if (which == 2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw")
+        if (which >= 2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw")
             && __builtin_cpu_supports("avx512cd") && __builtin_cpu_supports("avx512dq")
             && __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx2")
             && __builtin_cpu_supports("fma"))
-            return &forktask_micro_avx512;
+            return which == 2 ? &forktask_micro_avx512_narrow : &forktask_micro_avx512;
     #endif
         return which == 0 ? &forktask_micro_generic : NULL;
     }
@@ -33,7 +33,8 @@ cdef extern from *:
     const void *forktask_micro_table(int which) nogil
 
 
-NAMES = ("generic", "avx2", "avx512")
+# "avx512_narrow" multiplies matrices in tiles of 12 x 32 alone, which some processors may prefer to 6 x 64; same bits.
+NAMES = ("generic", "avx2", "avx512_narrow", "avx512")
 # Floats of a vector, on every instruction set; simd/lanes.h says what they are in each layout.
 LANES = LANES_IN_C
 

@@ -7,3 +7,11 @@ EACH_TABLE(DECLARE)
 
 #define ENTRY(type, table) .table = &ISA_SYMBOL(forktask_##table),
 const MicroKernels ISA_SYMBOL(forktask_micro) = {.name = ISA_NAME, EACH_TABLE(ENTRY)};
+
+#if MICRO_ISA == AVX512
+/* With tiles of 12 x 32 alone: which tile is faster differs between processors. The later initialiser counts. */
+extern const struct LinearLoops ISA_SYMBOL(forktask_linear_narrow);
+#pragma GCC diagnostic ignored "-Woverride-init"
+const MicroKernels forktask_micro_avx512_narrow = {.name = "avx512_narrow",
+                                                   EACH_TABLE(ENTRY).linear = &ISA_SYMBOL(forktask_linear_narrow)};
+#endif

@@ -37,5 +37,6 @@ typedef struct MicroKernels {
 extern const MicroKernels forktask_micro_generic;
 extern const MicroKernels forktask_micro_avx2;
 extern const MicroKernels forktask_micro_avx512;
+extern const MicroKernels forktask_micro_avx512_narrow;
 
 #endif

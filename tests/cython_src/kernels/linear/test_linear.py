@@ -177,3 +177,29 @@ def test_gelu_and_its_derivative(instruction_set):
         got = run_kernel(kernel, operands, ["output"], {**shape, **more}, bounds, "cpu", instruction_set)["output"]
         assert np.isnan(got[0])
         np.testing.assert_allclose(got[1:], exact(x[1:].astype(np.float64)), rtol=5e-7, atol=5e-7)
+
+
+@pytest.mark.skipif("avx512_narrow" not in INSTRUCTION_SETS, reason="needs AVX-512")
+def test_narrow_tiles_leave_the_same_bits():
+    """Check that tiles of 12 x 32 and 6 x 64 sum each element alike, forward and in both gradients, with columns that
+    fill no panel."""
+    rng = np.random.default_rng(3)
+    rows, inputs, outputs = 277, 150, 107
+    x, weight, gradient = draw(rng, rows, inputs), draw(rng, outputs, inputs), draw(rng, rows, outputs)
+    sizes = {"inputs": inputs, "outputs": outputs}
+    whole = [(0, rows, 0, outputs)]
+    back = {**sizes, "gradient_pitch": outputs, "accumulate": 0}
+    for kernel, operands, result, attributes, bounds in (
+        ("linear_forward", {"input": x, "weight": weight}, gradient, {**sizes, "output_pitch": outputs}, whole),
+        ("linear_backward_data", {"gradient": gradient, "weight": weight}, x, back, [(0, rows, 0, inputs)]),
+        ("linear_backward_weights", {"gradient": gradient, "input": x}, weight[None], back, [(*whole[0], 0)]),
+    ):
+        name = "weights" if kernel.endswith("weights") else "output"
+        operands[name] = np.zeros_like(result)
+        attributes = {"activation": 0, **attributes} if kernel == "linear_forward" else attributes
+        wide, narrow = (
+            run_kernel(kernel, operands, [name], attributes, bounds, "cpu", instruction_set)[name]
+            for instruction_set in ("avx512", "avx512_narrow")
+        )
+        np.testing.assert_array_equal(wide, narrow, err_msg=kernel)
+        assert np.any(wide)
