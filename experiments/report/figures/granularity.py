@@ -14,7 +14,7 @@ RANK, ONE_FOR = 4, "network"
 
 def missing(sweep: Sweep, plan_id: str) -> str:
     """Return why the figure cannot be drawn."""
-    if len({sweep.plans[p].num_tasks for p in sweep.siblings(plan_id, GRANULARITY)}) > 1:
+    if len(sweep.siblings(plan_id, GRANULARITY)) > 1:
         return ""
     return "a figure over granularity needs two at least, got one; run a sweep with several granularities"
 
@@ -24,8 +24,8 @@ def chart(sweep: Sweep, plan_id: str) -> Chart:
     number, else a row for each."""
     plans = sorted(sweep.siblings(plan_id, GRANULARITY), key=lambda p: sweep.plans[p].num_tasks)
     texts = {plan: value_text(sweep.records[plan][GRANULARITY]) for plan in plans}
-    numbered = len({re.sub(r"\d+", "", text) for text in texts.values()}) == 1
     tasks = {plan: sweep.plans[plan].num_tasks for plan in plans}
+    numbered = len({re.sub(r"\d+", "", text) for text in texts.values()}) == 1 and len({*tasks.values()}) == len(plans)
     x = tasks if numbered else {plan: f"{texts[plan]} ({tasks[plan]} tasks)" for plan in plans}
     asked = [sweep.plans[p].num_tasks for p in sweep.siblings(plan_id, GRANULARITY, asked=True)] if numbered else ()
     return over_plans(
