@@ -159,7 +159,7 @@ def test_training_is_pinned_where_asked(monkeypatch):
     with Trainer(config, data_for(config), 0) as trainer:
         trainer.train_epoch()
         assert trainer.executor.cpus == usable[-1:]
-        assert all(executor.cpus == usable[-1:] for _, _, executor in trainer._evaluations.values())
+        assert all(executor.cpus == usable[-1:] for _, _, executor in trainer.evaluations._plans.values())
 
 
 LAST = str(max(os.sched_getaffinity(0)))
