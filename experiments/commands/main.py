@@ -57,6 +57,8 @@ class Parser(argparse.ArgumentParser):
         if rest:  # refused here and not by the parser above, which does not know the options
             word = rest[0].partition("=")[0]
             meant = self.elsewhere(word) or did_you_mean(word, self._option_string_actions)
+            if not word.startswith("-"):
+                meant += "; several values of an option have commas between them, as in --batch 4,16"
             self.error(f"no such argument: {' '.join(rest)}{meant}")
         return found, rest
 

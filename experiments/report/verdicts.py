@@ -10,7 +10,7 @@ from typing import Any
 from ..analysis.estimates import UNDECIDED, amount
 from ..analysis.names import model_label
 from ..analysis.questions import Contestant, questions
-from ..analysis.speeds import best_serial, interval_columns, is_usable, judged, main_plan, scope
+from ..analysis.speeds import best_serial, interval_columns, is_usable, judged, scope
 from ..analysis.sweep import Point, Sweep, kept
 from ..subjects.models import SERIAL
 from .words import axes_text, plan_title
@@ -20,7 +20,7 @@ WRONG = 0.05  # of decided answers, at most: intervals of 95 %
 
 @kept
 def answers(sweep: Sweep) -> list[dict[str, Any]]:
-    """Return the rows of the table of answers, those of the main plan first.
+    """Return the rows of the table of answers, plan by plan in the order of the sweep.
 
     Returns
     -------
@@ -29,9 +29,7 @@ def answers(sweep: Sweep) -> list[dict[str, Any]]:
         reference, threads, time_s, reference_s, sessions, generations, rounds, apart (of sessions, in logarithms),
         ratio, ratio_low, ratio_high, verdict, usable, amount.
     """
-    first = main_plan(sweep)
-    plans = [first, *(plan_id for plan_id in sweep.plan_ids() if plan_id != first)]
-    return [row for plan_id in plans for row in _of_plan(sweep, plan_id)]
+    return [row for plan_id in sweep.plan_ids() for row in _of_plan(sweep, plan_id)]
 
 
 def _of_plan(sweep: Sweep, plan_id: str) -> Iterator[dict[str, Any]]:

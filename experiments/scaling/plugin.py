@@ -19,7 +19,6 @@ def pytest_addoption(parser):
     group = parser.getgroup("scaling", "scaling tests (forktask)")
     group.addoption(
         "--scaling-budget",
-        type=float,
         metavar="S",
         help="seconds for each claim about times; 0: none is measured (default: 120, or the ini value scaling_budget)",
     )
@@ -57,15 +56,13 @@ def _is_xdist(config) -> bool:
 
 
 def _budget_s(config) -> float:
-    given = config.getoption("scaling_budget")
-    if given is None:
-        text = config.getini("scaling_budget") or "120"
-        try:
-            given = float(text)
-        except ValueError:
-            raise pytest.UsageError(f"scaling_budget must be a number of seconds, got {text!r}") from None
+    text = config.getoption("scaling_budget") or config.getini("scaling_budget") or "120"
+    try:
+        given = float(text)
+    except ValueError:
+        given = -1.0
     if not given >= 0:
-        raise pytest.UsageError(f"--scaling-budget must be seconds, 0 or more, got {given:g}")
+        raise pytest.UsageError(f"--scaling-budget must be seconds, 0 or more, got {text!r}; give a number, such as 60")
     return given
 
 

@@ -140,12 +140,10 @@ def caption_file(sweep: Sweep, figure: str, plan_id: str | None = None, models: 
     """Return the text beside a figure: its caption, and in a second part how it was measured and what to be warned
     of."""
     plan_id = plan_id or main_plan(sweep)
-    return (
-        "\n\n".join(
-            [caption(sweep, figure, plan_id, models), "\n".join([*conditions(sweep, plan_id), *sweep.warnings])]
-        )
-        + "\n"
-    )
+    measured = [*conditions(sweep, plan_id), *sweep.warnings]
+    if FIGURES[figure].ONE_FOR != "plan" and len(sweep.plan_ids()) > 1:
+        measured.insert(0, f"Work and generations are those of one of {len(sweep.plan_ids())} plans.")
+    return caption(sweep, figure, plan_id, models) + "\n\n" + "\n".join(measured) + "\n"
 
 
 def caption(sweep: Sweep, figure: str, plan_id: str | None = None, models: Mapping[str, str] | None = None) -> str:

@@ -115,6 +115,7 @@ def test_every_option_refuses_nonsense(command, action, data, capsys):
     [
         ("trian", "did you mean 'train'"),
         ("compare --thread-count 2", "no such argument: --thread-count"),
+        ("compare --batch 4 16 64", "no such argument: 16 64; several values of an option have commas between them"),
         ("compare --threads 99999999999 --oversubscribe", "[1, 4096]"),
         ("compare --interference 1000", "[0, 128]"),
         ("compare --granularity images=100000000000000000000", "granularity must be"),

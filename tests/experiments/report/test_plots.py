@@ -36,6 +36,7 @@ from forktask.experiments.report.figures.style import (
 )
 from forktask.experiments.report.render_text import render_answers
 from forktask.experiments.report.sections import build
+from forktask.experiments.report.verdicts import answers
 from forktask.experiments.subjects.models import parse_models
 from forktask.experiments.tables.numbers import format_time
 
@@ -186,6 +187,18 @@ def test_every_figure_fits_a_column(request, case):
             assert box.x0 >= frame.x0 and box.x1 <= frame.x1 and box.y0 >= frame.y0 and box.y1 <= frame.y1, name
         caption, method = figures.caption_file(sweep, name).split("\n\n")
         assert len(caption.split()) <= 60 and "Every model runs the same blocks" in method, name
+        of_several = figures.FIGURES[name].ONE_FOR != "plan" and len(sweep.plan_ids()) > 1
+        assert ("are those of one of" in method) == of_several, name
+
+
+def test_answers_are_in_the_order_of_the_sweep(swept):
+    """Check that the plan with most generations, one whose question stayed open, does not come first for that."""
+    plans = swept.plan_ids()
+    others = swept.samples[swept.samples["plan_id"] != plans[-1]]
+    uneven = replace(swept, samples=swept.samples.drop(others.drop_duplicates("plan_id").index))
+    assert main_plan(uneven) == plans[-1] != plans[0]
+    rows = [row["plan_id"] for row in answers(uneven)]
+    assert rows == sorted(rows, key=plans.index) and {plans[0], plans[-1]} <= set(rows)
 
 
 def test_a_report_of_many_plans_draws_one_of_each_network(swept, monkeypatch):

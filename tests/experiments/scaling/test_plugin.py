@@ -180,6 +180,7 @@ def test_a_full_disk_is_one_sentence(pytester, machine, monkeypatch):
         "--scaling-summary=none/rows",
         "--scaling-summary=/dev/full",
         "--scaling-budget=-1",
+        "--scaling-budget=minute",
     ],
 )
 def test_bad_options_are_refused_before_anything_is_measured(pytester, machine, option):
