@@ -192,7 +192,7 @@ class Comparison(Shown):
         threads : int, optional
             Of both; of a model that has one thread only, one. Default: the most that each was measured on.
         plan : str, optional
-            First characters of a plan's id; default: the one with most samples.
+            First characters of a plan's id, column `plan_id` of `table`; default: the one with most samples.
 
         Raises
         ------

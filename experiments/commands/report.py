@@ -114,7 +114,9 @@ def _figure(arguments: Namespace) -> None:
     models = arguments.models or ()
     names = arguments.names or [""] * len(models)
     if len(names) != len(models):
-        raise UsageError(f"--names must name each of --models, got {len(names)} for {len(models)} models; give both alike")
+        raise UsageError(
+            f"--names must name each of --models, got {len(names)} for {len(models)} models; give both alike"
+        )
     form["models"] = dict(zip(models, names, strict=True))
     results = _study(arguments)
     if arguments.plan and results:

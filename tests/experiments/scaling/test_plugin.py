@@ -188,6 +188,7 @@ def test_bad_options_are_refused_before_anything_is_measured(pytester, machine, 
     result = run(pytester, CLAIM, option)
     assert result.ret == pytest.ExitCode.USAGE_ERROR and "collected" not in result.stdout.str()
     result.stderr.fnmatch_lines([f"*{option.partition('=')[0]}*{option.partition('=')[2]}*"])
+    assert "invalid" not in result.stderr.str()
 
 
 def test_reports(pytester, machine, monkeypatch):
