@@ -25,7 +25,8 @@ from ..report.render_text import render_text
 from ..report.sections import Report, Section
 from ..report.verdicts import answers
 from ..results.files import write_atomically
-from ..results.folder import SAMPLES
+from ..results.folder import SAMPLES, read_results
+from ..results.rows import SampleRow
 from ..simulate.predict import knows_machine, missing, prediction_table
 from ..subjects.models import PERSISTENT, TASKITER
 from ..tables import Column, Table
@@ -52,7 +53,7 @@ LIMITS = (
 def write_survey(folder: Path) -> str:
     """Write report.html and survey.json of what a survey's folder holds, and return the text for a terminal."""
     found = json.loads(read_regular(folder / INFO, "a machine's description"))
-    sweeps = {stage: load(folder / stage.name) for stage in STAGES if _is_measured(folder, stage)}
+    sweeps = {stage: load(folder / stage.name) for stage in STAGES if stage.axes and _is_measured(folder, stage)}
     errors = [row for stage, sweep in sweeps.items() for row in simulator_errors(stage, sweep)]
     drawn = [*_drawn(folder, sweeps)]
     sections = [
@@ -108,11 +109,13 @@ def error_sentences(errors: list[dict[str, Any]]) -> list[str]:
 
 
 def _is_measured(folder: Path, stage: Stage) -> bool:
-    return bool(stage.axes) and (folder / stage.name / SAMPLES).exists()
+    """Whether there are results; a sweep that was interrupted in its first generation has no samples."""
+    rows = folder / stage.name / SAMPLES
+    return rows.exists() and (not stage.axes or bool(read_results(rows.parent).of(SampleRow)))
 
 
 def _left_out(folder: Path) -> list[str]:
-    names = [stage.name for stage in stages() if not (folder / stage.name / SAMPLES).exists()]
+    names = [stage.name for stage in stages() if not _is_measured(folder, stage)]
     return [f"Not measured yet: {', '.join(names)}. The same command goes on in this folder."] if names else []
 
 

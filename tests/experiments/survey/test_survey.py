@@ -1,8 +1,10 @@
 """A survey: what it leaves, what it lacks when it is interrupted or short of time, and how it goes on."""
 
 import json
+from pathlib import Path
 
 import pytest
+from experiments.synthetic_results import synthetic_rows, write_rows
 
 from forktask.cython_src.errors import UsageError
 from forktask.experiments.commands.main import main
@@ -53,10 +55,13 @@ def test_what_does_not_fit_into_the_time_is_left_out_and_named(small, tmp_path, 
     assert "Not measured yet: lenet5. The same command goes on in this folder." in captured.out
 
 
-def test_an_interrupted_survey_has_a_page_of_what_is_there(small, tmp_path, monkeypatch, capsys):
-    """Check that Ctrl-C during a network leaves the machine's part on a page."""
+@pytest.mark.parametrize("begun", [False, True])
+def test_an_interrupted_survey_has_a_page_of_what_is_there(begun, small, tmp_path, monkeypatch, capsys):
+    """Check that Ctrl-C during a network leaves the machine's part on a page, also before its first sample."""
 
-    def interrupted(*_):
+    def interrupted(configuration, out, command):
+        if begun:
+            write_rows(Path(out), [row for row in synthetic_rows() if row["kind"] != "sample"])
         raise KeyboardInterrupt
 
     monkeypatch.setattr(stages, "measure_comparison", interrupted)
