@@ -24,6 +24,7 @@ from ..simulate.predict import MACHINE
 from ..subjects.models import DEFAULT_GPU_MODELS, DEFAULT_MODELS, built_models, runnable
 from ..sweep.comparison import measure_comparison
 from ..sweep.configuration import Configuration, Grid, Measure
+from ..sweep.expected import expected_duration_s, plan_row
 from ..tables.progress import say
 from . import INFO
 from .handovers import HANDOVERS, measure_handovers
@@ -134,18 +135,30 @@ def take_survey(folder: Path, budget_s: float, command: str) -> None:
             _measure_metg(folder / stage.name, share_s, command)
 
 
-def _measure_sweep(stage: Stage, folder: Path, budget_s: float, command: str) -> None:
-    counts = core_counts()
-    axes = dict(stage.axes)
+def fitting(stage: Stage, budget_s: float) -> Configuration:
+    """Return the sweep of a stage: with all models and numbers of threads, or, where their first generation would
+    outlast the budget, on all cores alone, or with the default models alone."""
+    counts, axes = core_counts(), dict(stage.axes)
+    choices = [(surveyed_models(), counts), (surveyed_models(), counts[-1:]), (DEFAULT_MODELS, counts[-1:])]
     if stage.name == "gpu":
-        axes |= {"models": ("serial", *DEFAULT_GPU_MODELS), "threads": (1,)}
-    else:
-        axes |= {"models": tuple(surveyed_models()), "threads": counts}
-        if counts[-1] > AUTO_THREADS:
-            axes["granularity"] = (f"threads={counts[-1]}",)
+        choices = [(("serial", *DEFAULT_GPU_MODELS), (1,))]
+    elif counts[-1] > AUTO_THREADS:
+        axes["granularity"] = (f"threads={counts[-1]}",)
     measure = Measure(budget_s=budget_s, target_s=0.1, warmup_s=0.2, profile_repeats=1, **stage.measure)
+    for models, threads in choices:
+        grid = Grid(**axes, models=tuple(models), threads=tuple(threads))
+        configuration = Configuration(grid=grid, measure=measure)
+        once = configuration.with_measure(repeats=1)
+        plans = {point.plan_id: point.plan for point in once.points()}
+        rows = {plan_id: plan_row(plan_id, plan) for plan_id, plan in plans.items()}
+        if expected_duration_s(once, rows) <= budget_s:
+            break
+    return configuration
+
+
+def _measure_sweep(stage: Stage, folder: Path, budget_s: float, command: str) -> None:
     out = folder / stage.name
-    compared = measure_comparison(Configuration(grid=Grid(**axes), measure=measure), str(out), command)
+    compared = measure_comparison(fitting(stage, budget_s), str(out), command)
     if compared.usable:
         shutil.copy(folder / MACHINE, out / MACHINE)
         write_report(out)

@@ -70,7 +70,7 @@ def over_plans(
             own = valued(limits, [f"{name}_s{end}" for end in ENDS])
             limits[[f"{name}_s{end}" for end in ENDS]] = own[["value", "value_low", "value_high"]].to_numpy()
         bounds, looks = bound_rows(limits, {*table["model"]} - {SERIAL}, "s", "x")
-    if not x_label:
+    if not x_label and len(bounds):
         looks = {name: ModelStyle(GREY, "|", "none") for name in list(looks)[:1]}
         bounds = bounds[bounds["model"].isin(looks)]
     panels = [

@@ -132,7 +132,7 @@ def test_a_program_of_llmc_is_measured_by_its_lines(tmp_path):
     assert main([*words.split(), "--models", f"serial,llmc:program={program}", "--out", out]) == 0
     samples = read_results(out).of(SampleRow)
     assert {row.model.name for row in samples} == {"serial", "llmc"}
-    assert next(row for row in samples if row.model.is_peer).step_time_s > 1e-3
+    assert next(row for row in samples if row.model.is_peer).step_time_s > 0
 
 
 def llmc_losses():

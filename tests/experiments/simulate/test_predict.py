@@ -55,7 +55,7 @@ def test_the_command_prints_a_table_and_draws_a_figure(folder, tmp_path, capsys)
     assert main(["simulate", str(folder), "--threads", "1,2,64", "--file", str(out)]) == 0
     text = capsys.readouterr().out
     assert "far beyond what was measured" in text and "64*" in text and "(2): median" in text
-    assert out.read_text().startswith("<?xml") and "Hatched" in out.with_suffix(".txt").read_text()
+    assert out.read_text().startswith("<?xml") and "thin line" in out.with_suffix(".txt").read_text()
     other = tmp_path / "epyc64.toml"
     other.write_text(
         'name = "64 cores"\ncores = 64\npeak_flops_per_s = 1e11\nline_s = 1e-7\n'

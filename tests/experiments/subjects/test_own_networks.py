@@ -147,7 +147,7 @@ def test_arguments_of_a_graph_are_axes(program, capsys):
     (program / "grain.toml").write_text(SWEEP)
     assert main(["run", "grain.toml", "--out", "swept"]) == 0, capsys.readouterr().err
     capsys.readouterr()
-    assert main(["report", "swept"]) == 0
+    assert main(["report", "swept", "--all"]) == 0
     said = capsys.readouterr().out
     assert "Along grain: " in said and "nets.py:graph, grain 32; 2 tasks in 1 loops" in said and "batch" not in said
     measured = read_results(program / "swept")

@@ -88,3 +88,15 @@ def test_who_takes_part_is_here():
     models = stages.surveyed_models()
     assert models[: len(stages.DEFAULT_MODELS)] == [*stages.DEFAULT_MODELS]
     assert len(models) == len({*models})
+
+
+def test_a_stage_fits_its_first_generation_into_the_budget(monkeypatch):
+    """Check that little time leaves out numbers of threads first, then the models of others."""
+    monkeypatch.setattr(stages, "core_counts", lambda: (1, 2))
+    monkeypatch.setattr(stages, "surveyed_models", lambda: [*stages.DEFAULT_MODELS, "openmp_tasks"])
+    stage = Stage("gpt2_small", "", 1.0, {"network": ("gpt2_small",), "batch": (4,)})
+    found = []
+    for budget_s in (1000.0, 45.0, 1.0):
+        grid = stages.fitting(stage, budget_s).grid
+        found.append((tuple(grid.threads), "openmp_tasks" in map(str, grid.models)))
+    assert found == [((1, 2), True), ((2,), True), ((2,), False)]
