@@ -144,7 +144,7 @@ OPENMP_TASKS = _reference(
 TBB = _reference("tbb", "TBBExecutor", "tbb_flow", barrier="iteration", records=True, colors=("purple",), markers="P")
 TASKFLOW = _reference("taskflow", "TaskflowExecutor", "taskflow_flow", barrier="iteration", records=True, markers="p")
 STARPU = _reference("starpu", "StarPUExecutor", "starpu_tasks", StarPUOptions, colors=("pink",), markers="X")
-OMPSS2 = _reference("ompss2", "OmpSs2Executor", "ompss2_tasks", OmpSs2Options, colors=("0.35",), markers="h")
+OMPSS2 = _reference("ompss2", "OmpSs2Executor", "ompss2_tasks", OmpSs2Options, colors=("0.35", "0.6"), markers="hd")
 # A model of a GPU looks like its twin on the CPU, if it has one.
 GPU_FORKJOIN = _gpu(
     "gpu_forkjoin",
