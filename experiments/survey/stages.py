@@ -19,6 +19,7 @@ from ..metg.graphs import TaskBenchOptions, task_bench_graphs
 from ..metg.metg import MetgSettings, default_models, measure_metg
 from ..report.files import write_report
 from ..results.files import output_folder, write_atomically
+from ..results.folder import SAMPLES, read_results
 from ..simulate.measured_machine import write_machine
 from ..simulate.predict import MACHINE
 from ..subjects.models import DEFAULT_GPU_MODELS, DEFAULT_MODELS, built_models, runnable
@@ -135,15 +136,18 @@ def take_survey(folder: Path, budget_s: float, command: str) -> None:
             _measure_metg(folder / stage.name, share_s, command)
 
 
-def fitting(stage: Stage, budget_s: float) -> Configuration:
-    """Return the sweep of a stage: with all models and numbers of threads, or, where their first generation would
-    outlast the budget, on all cores alone, or with the default models alone."""
+def fitting(stage: Stage, budget_s: float, out: Path) -> Configuration:
+    """Return the sweep of a stage: that of its folder where it goes on, else with all models and numbers of threads,
+    or, where their first generation would outlast the budget, on all cores alone, or with the default models alone."""
     counts, axes = core_counts(), dict(stage.axes)
     choices = [(surveyed_models(), counts), (surveyed_models(), counts[-1:]), (DEFAULT_MODELS, counts[-1:])]
     if stage.name == "gpu":
         choices = [(("serial", *DEFAULT_GPU_MODELS), (1,))]
     elif counts[-1] > AUTO_THREADS:
         axes["granularity"] = (f"threads={counts[-1]}",)
+    if (out / SAMPLES).exists():
+        before = read_results(out).run.config
+        choices = [(before["models"], before["threads"])]
     measure = Measure(budget_s=budget_s, target_s=0.1, warmup_s=0.2, profile_repeats=1, **stage.measure)
     for models, threads in choices:
         grid = Grid(**axes, models=tuple(models), threads=tuple(threads))
@@ -158,7 +162,7 @@ def fitting(stage: Stage, budget_s: float) -> Configuration:
 
 def _measure_sweep(stage: Stage, folder: Path, budget_s: float, command: str) -> None:
     out = folder / stage.name
-    compared = measure_comparison(fitting(stage, budget_s), str(out), command)
+    compared = measure_comparison(fitting(stage, budget_s, out), str(out), command)
     if compared.usable:
         shutil.copy(folder / MACHINE, out / MACHINE)
         write_report(out)

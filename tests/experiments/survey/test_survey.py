@@ -8,7 +8,7 @@ from experiments.synthetic_results import synthetic_rows, write_rows
 
 from forktask.cython_src.errors import UsageError
 from forktask.experiments.commands.main import main
-from forktask.experiments.results.folder import SAMPLES
+from forktask.experiments.results.folder import SAMPLES, read_results
 from forktask.experiments.survey import handovers, page, stages
 from forktask.experiments.survey.stages import Stage
 
@@ -90,13 +90,17 @@ def test_who_takes_part_is_here():
     assert len(models) == len({*models})
 
 
-def test_a_stage_fits_its_first_generation_into_the_budget(monkeypatch):
-    """Check that little time leaves out numbers of threads first, then the models of others."""
+def test_a_stage_fits_its_first_generation_into_the_budget(monkeypatch, tmp_path):
+    """Check that little time leaves out numbers of threads first, then the models of others; and that a stage that goes
+    on keeps what it had."""
     monkeypatch.setattr(stages, "core_counts", lambda: (1, 2))
     monkeypatch.setattr(stages, "surveyed_models", lambda: [*stages.DEFAULT_MODELS, "openmp_tasks"])
     stage = Stage("gpt2_small", "", 1.0, {"network": ("gpt2_small",), "batch": (4,)})
     found = []
     for budget_s in (1000.0, 45.0, 1.0):
-        grid = stages.fitting(stage, budget_s).grid
+        grid = stages.fitting(stage, budget_s, tmp_path).grid
         found.append((tuple(grid.threads), "openmp_tasks" in map(str, grid.models)))
     assert found == [((1, 2), True), ((2,), True), ((2,), False)]
+    write_rows(tmp_path, synthetic_rows())
+    grid, config = stages.fitting(stage, 1000.0, tmp_path).grid, read_results(tmp_path).run.config
+    assert (list(map(str, grid.models)), list(grid.threads)) == (config["models"], config["threads"])
