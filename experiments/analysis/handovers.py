@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from statistics import median
 from typing import Any
 
-from ..results.turns import mostly_in
 from .speeds import speed_table
 from .sweep import Sweep, kept
 
@@ -18,12 +16,12 @@ def sweep_elsewhere(sweep: Sweep, place: str) -> Sweep:
     """Return a sweep with the times of the generations that are left out since their CPUs lay nearer to each other, or
     farther apart, than most: the same estimates for another state of the host."""
     keys = {key for key, (seconds, usual) in sweep.quiet.moved.items() if (seconds > usual) == (place == FAR)}
-    turns = {
-        (plan_id, model, threads): {turn: seconds for turn, seconds in own.items() if turn[:2] in keys}
-        for (plan_id, _, model, threads), own in sweep.quiet.elsewhere.items()
-    }
-    turns = {point: own for point, own in turns.items() if own}
-    return replace(sweep, turns=turns, disturbed_points=mostly_in(turns, sweep.quiet.disturbed))
+    return sweep.with_turns(
+        {
+            (plan_id, model, threads): {turn: seconds for turn, seconds in own.items() if turn[:2] in keys}
+            for (plan_id, _, model, threads), own in sweep.quiet.elsewhere.items()
+        }
+    )
 
 
 @kept

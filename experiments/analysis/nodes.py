@@ -2,24 +2,22 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 from ..machine.environment import is_volatile
 from ..results.nodes import leaves
-from ..results.turns import mostly_in
 from .sweep import Sweep, capacity_of, kept
 
 
 @kept
 def sweep_on(sweep: Sweep, node: str) -> Sweep:
     """Return a sweep with the times of one node's generations alone."""
-    turns = {
-        point: {turn: seconds for turn, seconds in own.items() if sweep.node_of[turn[0]] == node}
-        for point, own in sweep.turns.items()
-    }
-    turns = {point: own for point, own in turns.items() if own}
-    return replace(sweep, turns=turns, disturbed_points=mostly_in(turns, sweep.quiet.disturbed))
+    return sweep.with_turns(
+        {
+            point: {turn: seconds for turn, seconds in own.items() if sweep.node_of[turn[0]] == node}
+            for point, own in sweep.turns.items()
+        }
+    )
 
 
 def node_limits(sweep: Sweep) -> list[dict[str, Any]]:

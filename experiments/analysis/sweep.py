@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property, wraps
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
@@ -27,7 +27,7 @@ from ..results.rows import (
     RunRow,
     TraceRow,
 )
-from ..results.turns import QuietTimes, Turn
+from ..results.turns import QuietTimes, Turn, mostly_in
 from ..subjects.models import ModelSpec, parse_model
 from .estimates import Estimate, Estimates, estimate
 from .names import is_graph, model_rank, problem_text, record_of, swept_fields, with_short_names
@@ -227,6 +227,11 @@ class Sweep:
         """Return the readable name of a plan's problem: all but its granularity, and but for an option that is told
         `besides`."""
         return problem_text(self.named[plan_id], self.axes, besides)
+
+    def with_turns(self, turns: Mapping[Point, Mapping[Turn, float]]) -> Sweep:
+        """Return the same sweep with these times alone; points that have none are left out."""
+        kept_turns = {point: dict(own) for point, own in turns.items() if own}
+        return replace(self, turns=kept_turns, disturbed_points=mostly_in(kept_turns, self.quiet.disturbed))
 
     def points(self) -> list[Point]:
         """Return all points that are shown: plans as in `plan_ids`, models in their order."""

@@ -149,12 +149,14 @@ def fitting(stage: Stage, budget_s: float, out: Path) -> Configuration:
         before = read_results(out).run.config
         choices = [(before["models"], before["threads"])]
     measure = Measure(budget_s=budget_s, target_s=0.1, warmup_s=0.2, profile_repeats=1, **stage.measure)
+    rows = {}  # of the plans, which are the same in all choices
     for models, threads in choices:
         grid = Grid(**axes, models=tuple(models), threads=tuple(threads))
         configuration = Configuration(grid=grid, measure=measure)
         once = configuration.with_measure(repeats=1)
-        plans = {point.plan_id: point.plan for point in once.points()}
-        rows = {plan_id: plan_row(plan_id, plan) for plan_id, plan in plans.items()}
+        for point in once.points():
+            if point.plan_id not in rows:
+                rows[point.plan_id] = plan_row(point.plan_id, point.plan)
         if expected_duration_s(once, rows) <= budget_s:
             break
     return configuration
