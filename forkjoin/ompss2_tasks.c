@@ -23,8 +23,8 @@
 
 typedef struct Session {
     OutsideRun *run;
-    int64_t first, end; /* replays of the taskiter that is being recorded */
-    int64_t finished;   /* blocks that have run */
+    int64_t first;    /* replay of the iteration that a taskiter records */
+    int64_t finished; /* blocks that have run */
     sem_t done;
     char cells[]; /* shape (num_cells,): only their addresses matter */
 } Session;
@@ -128,15 +128,16 @@ static void run_iters(Session *s)
     const int32_t num_tasks = s->run->num_tasks ? s->run->num_tasks : 1;
     const int64_t most = num_tasks < TASKS_PER_ITER ? TASKS_PER_ITER / num_tasks : 1;
     const int64_t last = s->run->first_replay + s->run->num_replays;
-    for (s->first = s->run->first_replay; s->first < last && !forktask_stopped(s->run); s->first = s->end) {
+    int64_t end;
+    for (s->first = s->run->first_replay; s->first < last && !forktask_stopped(s->run); s->first = end) {
         Session **argument = NULL;
         void *task = NULL;
-        s->end = s->first + most < last ? s->first + most : last;
-        if (s->end - s->first == 1) { /* NODES 1.3 frees the tasks of a taskiter of one iteration before it closes it */
+        end = s->first + most < last ? s->first + most : last;
+        if (end - s->first == 1) { /* NODES 1.3 frees the tasks of a taskiter of one iteration before it closes it */
             create_iteration(s, s->first);
         } else {
             nanos6_create_iter(&iter_info, &invocation, NULL, sizeof *argument, (void **)&argument, &task,
-                               nanos6_taskiter_task, 0, 0, s->end - s->first, 1);
+                               nanos6_taskiter_task, 0, 0, end - s->first, 1);
             *argument = s;
             nanos6_submit_task(task);
         }
