@@ -114,8 +114,12 @@ def fake_plan_row(plan_id, options):
 
 
 @pytest.fixture
-def runner(tmp_path):
-    """A function that makes a runner over fake samples; its attributes hold the folder for faults and jobs."""
+def runner(tmp_path, monkeypatch):
+    """A function that makes a runner over fake samples; its attributes hold the folder for faults and jobs.
+
+    Hand-overs are not timed: where the host moves the CPUs, a sweep logs a generation more.
+    """
+    monkeypatch.setattr(shards_module.Machine, "handover", lambda self, cpus: None)
     folder = tmp_path / "fake"
     folder.mkdir()
     script = folder / "sample.py"
@@ -169,6 +173,20 @@ def test_a_sweep_measures_each_configuration_as_often_as_asked(runner):
     assert [row.position for row in measured] == list(range(len(measured)))
     assert {row.variables["OPENBLAS_NUM_THREADS"] for row in samples} == {"1"}
     assert all(len(row.cpus) == row.threads for row in samples)
+
+
+def test_a_generation_on_moved_cpus_is_logged_again(runner, monkeypatch):
+    """Check that profiles of a generation in which the CPUs lay further apart are made up for by a later one."""
+    measured, latencies = shards_module.measure_generation, iter((50e-9, 200e-9, 50e-9, 50e-9, 50e-9))
+
+    def measure(generation, machine):
+        latency = next(latencies)
+        monkeypatch.setattr(shards_module.Machine, "handover", lambda self, cpus: latency)
+        return measured(generation, machine)
+
+    monkeypatch.setattr(shards_module, "measure_generation", measure)
+    results = runner(Measure(repeats=5, oversubscribe=True)).run()
+    assert {row.repetition for row in results.of(ProfileRow)} == {0, 1, 2, 3}
 
 
 @pytest.mark.parametrize(
