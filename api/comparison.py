@@ -204,20 +204,20 @@ class Comparison(Shown):
 
         plan_id = chosen_plan(self._sweep, plan)
         points = [self._point(plan_id, spec, threads) for spec in (model, reference)]
-        found = self._sweep.ratio(*points)
-        return Ratio(found.value, found.low, found.high, found.count, judged(self._sweep, found, *points))
+        result = self._sweep.ratio(*points)
+        return Ratio(result.value, result.low, result.high, result.count, judged(self._sweep, result, *points))
 
     def _point(self, plan_id: str, spec: str, threads: int | None) -> Point:
         from .experiments.analysis.sweep import Point
 
         model, known = parse_model(spec), self._sweep.points_of(plan_id)
-        asked = threads if threads is None else min(threads, model.model.max_threads or threads)
-        found = [Point(plan_id, *each) for each in known if each[0] == model and asked in (None, each[1])]
-        if not found:
+        requested = threads if threads is None else min(threads, model.model.max_threads or threads)
+        result = [Point(plan_id, *each) for each in known if each[0] == model and requested in (None, each[1])]
+        if not result:
             listed = ", ".join(f"{each} on {count}" for each, count in known)
             on = "" if threads is None else f" on {plural(threads, 'thread')}"
             raise UsageError(f"a ratio is of models that were measured ({listed}), got {spec!r}{on}; name one of them")
-        return max(found, key=lambda point: point.threads)
+        return max(result, key=lambda point: point.threads)
 
     def write_report(self) -> Path:
         """Write tables, figures and the page report.html with everything into the folder, and return the page."""

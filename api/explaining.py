@@ -110,10 +110,10 @@ class Trace(Shown):
 
         check_choice("name of figure", name, self.figures)
         check_choice("the column", column, COLUMN_WIDTH_IN)
-        said = self.title if title else ""
+        text = self.title if title else ""
         if name == "gantt":
-            return draw_gantt([typical(log, iterations) for log in self.logs], column=column, title=said)
-        return draw_traced(self._rows(), column, said)
+            return draw_gantt([typical(log, iterations) for log in self.logs], column=column, title=text)
+        return draw_traced(self._rows(), column, text)
 
     def caption(self, name: str = "gantt", *, iterations: Number = 3) -> str:
         """Return a figure's caption."""
@@ -147,8 +147,8 @@ class Trace(Shown):
 class Simulation(Shown):
     """What `simulate` returns. Printing one prints the table of the command line."""
 
-    def __init__(self, found: Simulated):
-        self._found = found
+    def __init__(self, result: Simulated):
+        self._found = result
 
     @property
     def table(self) -> pd.DataFrame:
@@ -278,8 +278,8 @@ def trace(
     measured = {**given, **once(seconds)}
     configuration = configuration_from("Traces of execution models", measured, Path(folder).parent)
     call = f"forktask.trace({', '.join(f'{n}={v!r}' for n, v in given.items())}, out={folder!r})"
-    asked = {"trace": write_trace_files, "iterations": iterations, "adds_sessions": False}
-    if not measure_comparison(configuration, folder, call, **asked).usable:
+    requested = {"trace": write_trace_files, "iterations": iterations, "adds_sessions": False}
+    if not measure_comparison(configuration, folder, call, **requested).usable:
         raise RuntimeError(f"nothing to trace in {folder}: every model failed, as was said above")
     write_report(folder)
     return Trace(folder)
@@ -317,7 +317,7 @@ def simulate(
     """
     from .experiments.report.simulation import simulate_plan
 
-    found = simulate_plan(
+    result = simulate_plan(
         _folder(results),
         threads=[threads] if isinstance(threads, int) else threads,
         models=[models] if isinstance(models, str) else models,
@@ -325,7 +325,7 @@ def simulate(
         plan=plan,
         seed=seed,
     )
-    return Simulation(found)
+    return Simulation(result)
 
 
 def diagnose(results: str | os.PathLike[str] | Comparison | Trace) -> Diagnosis:

@@ -140,17 +140,17 @@ def metg(
     )
     chosen = default_models() if models is None else _several(models)
     call = f"forktask.metg(..., out={str(folder)!r})"
-    found = measure_metg(graphs, chosen, _counts(threads), MetgSettings(**measuring), folder, call)
+    result = measure_metg(graphs, chosen, _counts(threads), MetgSettings(**measuring), folder, call)
     by_name: dict[str, list] = {}
-    for entry in found["results"]:
+    for entry in result["results"]:
         if entry["repeats"]:
             by_name.setdefault(graph_name(entry["graph"]), []).append(entry)
-    table = pd.read_csv(io.StringIO(as_csv(found)), keep_default_na=False, na_values=[""])
+    table = pd.read_csv(io.StringIO(as_csv(result)), keep_default_na=False, na_values=[""])
     drawings = {
-        name: lambda column, own=own: (draw(own, column), caption_file(own, found["unit_s"]).partition("\n\n")[0])
+        name: lambda column, own=own: (draw(own, column), caption_file(own, result["unit_s"]).partition("\n\n")[0])
         for name, own in by_name.items()
     }
-    return Result(f"METG in {folder}", table, format_table(found), folder, drawings)
+    return Result(f"METG in {folder}", table, format_table(result), folder, drawings)
 
 
 def tune(
@@ -201,9 +201,9 @@ def tune(
     command = f"forktask.tune(..., out={str(folder)!r})"
     if not measure_comparison(search_of(grid, budget, seconds, seed=seed), str(folder), command).usable:
         raise UsageError(f"no model could be measured; the rows of {folder} say why")
-    found = search_result(folder)
-    rows = [{**row, "model": str(row["model"])} for row in found["rows"]]
-    return Result(f"granularities in {folder}", pd.DataFrame(rows), as_text(found, str(folder)), folder)
+    result = search_result(folder)
+    rows = [{**row, "model": str(row["model"])} for row in result["rows"]]
+    return Result(f"granularities in {folder}", pd.DataFrame(rows), as_text(result, str(folder)), folder)
 
 
 def info() -> Result:
@@ -212,9 +212,9 @@ def info() -> Result:
 
     from .experiments.machine.info import describe_machine, format_page, machine_topics
 
-    found = describe_machine()
-    table = pd.DataFrame(machine_topics(found).items(), columns=["topic", "text"])
-    return Result(f"machine, {found['verdict']['level']} for measuring", table, format_page(found))
+    result = describe_machine()
+    table = pd.DataFrame(machine_topics(result).items(), columns=["topic", "text"])
+    return Result(f"machine, {result['verdict']['level']} for measuring", table, format_page(result))
 
 
 def train(

@@ -349,5 +349,5 @@ def _losses(bound: Any, iterations: int, first_iteration: int) -> np.ndarray:
     logs = [b.name for b in bound.plan.buffers.values() if b.role == "log" and b.name.endswith("losses")]
     log = bound.arrays[logs[0]] if logs else np.zeros(0, np.float32)
     numbers = np.arange(max(0, iterations - len(log)), iterations) + first_iteration
-    found: np.ndarray = log[numbers % max(len(log), 1)].copy() if len(log) else log
-    return found
+    result: np.ndarray = log[numbers % max(len(log), 1)].copy() if len(log) else log
+    return result

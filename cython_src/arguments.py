@@ -109,17 +109,17 @@ def check_arguments(names: dict[str, Any], *, leave_out: Iterable[str] = (), **f
 
 def _annotations(function: Callable, signature: inspect.Signature) -> dict[str, Any]:
     """Return the types of single parameters by name, without those that cannot be found here."""
-    found = {}
+    result = {}
     for p in signature.parameters.values():
         if p.annotation is p.empty or p.kind in (p.VAR_POSITIONAL, p.VAR_KEYWORD):
             continue
         holder = types.SimpleNamespace(__annotations__={p.name: p.annotation})
         try:
             names = inspect.unwrap(function).__globals__
-            found |= typing.get_type_hints(holder, names, include_extras=True)  # type: ignore[arg-type]
+            result |= typing.get_type_hints(holder, names, include_extras=True)  # type: ignore[arg-type]
         except (NameError, AttributeError, TypeError):  # a user's own annotation may say anything
             continue
-    return found
+    return result
 
 
 def _plain(value: Any) -> Any:

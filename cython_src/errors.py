@@ -32,7 +32,7 @@ def did_you_mean(name: object, known: Iterable[object]) -> str:
     be known by their first letters, as learning-rate by lr."""
     small = {str(k).lower(): str(k) for k in known}
     words = {k: re.findall("[a-z0-9]+", k) for k in small}
-    letters = {"".join(word[0] for word in found): k for k, found in words.items() if len(found) > 1}
+    letters = {"".join(word[0] for word in result): k for k, result in words.items() if len(result) > 1}
     short = letters.get(str(name).lower().strip("-"))
     near = [short] if short else difflib.get_close_matches(str(name).lower(), small, 1)
     return f"; did you mean {small[near[0]]!r}?" if near else ""
@@ -66,10 +66,10 @@ def refuse_copies(kind: type, remedy: str) -> None:
 
 def refusals(checks: Iterable[Callable[[], object]]) -> list[str]:
     """Call each check, and return the sentences of those that raise `UsageError`."""
-    found = []
+    result = []
     for check in checks:
         try:
             check()
         except UsageError as error:
-            found.append(str(error))
-    return found
+            result.append(str(error))
+    return result

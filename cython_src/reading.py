@@ -145,15 +145,15 @@ def checked(values: Any, kind: Any, **options: Any) -> Any:
     try:
         return msgspec.convert(values, kind, **options)
     except msgspec.ValidationError as error:
-        said = str(error)
-    path = (re.search(r" - at `\$([^`]*)`$", said) or ("", ""))[1]
+        text = str(error)
+    path = (re.search(r" - at `\$([^`]*)`$", text) or ("", ""))[1]
     if "[...]" not in path:
-        found = values
+        result = values
         for name, place in re.findall(r"\.([^.\[]+)|\[(\d+)\]", path):
-            found = found[name] if name else found[int(place)]
-        if not isinstance(found, dict | list):
-            said += f", got {found!r:.60}"
-    raise ValueError(said)
+            result = result[name] if name else result[int(place)]
+        if not isinstance(result, dict | list):
+            text += f", got {result!r:.60}"
+    raise ValueError(text)
 
 
 def check_keys(table: Iterable[str], known: Iterable[str], where: str) -> None:

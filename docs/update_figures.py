@@ -110,8 +110,10 @@ PARTS = ("blocks of models", "profiles of models", "profiles of serial", "loops"
 
 def published(results: Path = RESULTS) -> dict[str, Path]:
     """Return the newest folder of each name in `FIGURES` that is there, in their order."""
-    found = {name: [path.parent for path in results.glob(f"*/{name}/{SAMPLES}")] for name in FIGURES}
-    return {name: max(paths, key=lambda path: read_results(path).run.created) for name, paths in found.items() if paths}
+    result = {name: [path.parent for path in results.glob(f"*/{name}/{SAMPLES}")] for name in FIGURES}
+    return {
+        name: max(paths, key=lambda path: read_results(path).run.created) for name, paths in result.items() if paths
+    }
 
 
 def publish(name: str, folder: Path, results: Path = RESULTS) -> Path:
@@ -175,7 +177,7 @@ def without(samples: str, parts: Sequence[str]) -> str:
 
 def short_numbers(samples: str) -> str:
     """Return samples whose numbers have at most five digits, but for times of day."""
-    return re.sub(r"(?<!\"started\":)\b\d+\.\d{5,}(e[-+]?\d+)?\b", lambda found: f"{float(found[0]):.5g}", samples)
+    return re.sub(r"(?<!\"started\":)\b\d+\.\d{5,}(e[-+]?\d+)?\b", lambda result: f"{float(result[0]):.5g}", samples)
 
 
 def drawn_bytes(name: str, folder: Path, samples: str) -> dict[str, bytes]:
@@ -300,12 +302,12 @@ def between_marks(text: str, mark: str, content: str) -> str:
 def blocks_of(sweep: Sweep) -> dict[str, tuple[str, str]]:
     """Return the fine and the coarse plan of the README: id, and its blocks in words."""
     plans = sorted(sweep.plan_ids(), key=lambda plan_id: -sweep.plans[plan_id].num_tasks)
-    found = {}
+    result = {}
     for plan_id, name in zip(plans, ("fine", "coarse"), strict=True):
         images = sweep.records[plan_id]["granularity"].removeprefix("images=")
         text = f"{images} image{'s' * (images != '1')} each, {sweep.plans[plan_id].num_tasks} per step"
-        found[name] = (plan_id, text)
-    return found
+        result[name] = (plan_id, text)
+    return result
 
 
 def measured(sweep: Sweep) -> str:
@@ -360,11 +362,11 @@ def study_results(folder: Path) -> str:
     results = read_results(folder)
     environment = results.run.environment
     links = {"samples": SAMPLES, "its file": "sweep.toml"}
-    found = [
+    result = [
         f"[{text}](../../{folder.relative_to(ROOT)}/{name})" for text, name in links.items() if (folder / name).exists()
     ]
     commit = environment["build"]["commit"][:12]
-    about = f"{machine_of(environment)}, {results.run.created[:10]}, commit {commit}: {', '.join(found)}."
+    about = f"{machine_of(environment)}, {results.run.created[:10]}, commit {commit}: {', '.join(result)}."
     said = f"{about} {conditions_of(folder)}".strip()
     lines = training_runs(results_of(folder)) if results.is_study else sweep_table(load(folder))
     return "\n".join([*lines, "", said, ""])
@@ -454,26 +456,26 @@ def ratio_text(row: dict) -> str:
         return ""
     limits = interval(row["ratio_low"], row["ratio_high"], 3, JUDGED_AT)
     few = row["verdict"] == UNDECIDED and row["generations"] < MIN_GENERATIONS
-    said = f"({row['generations']} of {MIN_GENERATIONS} generations)" if few else row["verdict"]
-    return " ".join(filter(None, [f"{row['ratio']:.3f}", limits, said]))
+    text = f"({row['generations']} of {MIN_GENERATIONS} generations)" if few else row["verdict"]
+    return " ".join(filter(None, [f"{row['ratio']:.3f}", limits, text]))
 
 
 def machines(results: Path = RESULTS) -> str:
     """Return a table in Markdown of all surveys."""
     rows = []
     for path in sorted(results.glob(f"*/survey/{SURVEY}")):
-        found, pairs = json.loads(path.read_text()), read_handovers(path.parent)
-        topology, most = found["environment"]["topology"], max(found["limits"], key=lambda row: row["threads"])
-        asked = found.get("answers of cifar10_cnn", ())
-        replayed = [row for row in asked if row["model"] == TASKITER and row["threads"] == most["threads"]]
+        result, pairs = json.loads(path.read_text()), read_handovers(path.parent)
+        topology, most = result["environment"]["topology"], max(result["limits"], key=lambda row: row["threads"])
+        requested = result.get("answers of cifar10_cnn", ())
+        replayed = [row for row in requested if row["model"] == TASKITER and row["threads"] == most["threads"]]
         ratio = next((row for row in replayed if row["against"] == "forkjoin"), {"ratio": None})
-        off = [row for row in found["simulator"] if row["threads"] == most["threads"]]
+        off = [row for row in result["simulator"] if row["threads"] == most["threads"]]
         rows.append(
             {
-                "machine": f"[{found['environment']['cpu']['model']}](../{path.parent.relative_to(ROOT)}/{SURVEY}), "
-                f"{found['created'][:10]}",
+                "machine": f"[{result['environment']['cpu']['model']}](../{path.parent.relative_to(ROOT)}/{SURVEY}), "
+                f"{result['created'][:10]}",
                 "cores": f"{topology['cores']}, {topology['sockets']}, {topology['nodes']}",
-                "peak": f"{found['machine']['peak_flops_per_s_1thread'] / 1e9:.0f}",
+                "peak": f"{result['machine']['peak_flops_per_s_1thread'] / 1e9:.0f}",
                 "bandwidth": f"{most['bandwidth'] / 1e9:.0f}",
                 "handover": time(median(pairs.values())) if pairs else "",
                 "ratio": "" if ratio["ratio"] is None else f"{ratio['ratio']:.2f}, {ratio['verdict']}",

@@ -230,11 +230,11 @@ def updated(page: str, text: str) -> str:
     """
     for mark, table in TABLES[page].items():
         marked = f"<!-- {mark} -->\n{table()}\n<!-- end of {mark} -->"
-        text, found = re.subn(
+        text, result = re.subn(
             rf"<!-- {mark} -->.*<!-- end of {mark} -->", lambda _, marked=marked: marked, text, flags=re.DOTALL
         )
-        if found != 1:
-            raise ValueError(f"{page} must have the marks of {mark!r} once, has them {found} times")
+        if result != 1:
+            raise ValueError(f"{page} must have the marks of {mark!r} once, has them {result} times")
     return text
 
 

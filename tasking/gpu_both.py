@@ -76,17 +76,17 @@ class HostUses:
 
     def users(self, pieces: Iterable[tuple[str, int]], writers_only: bool = False) -> list[HostTask]:
         """Return the tasks that use pieces, or write to them."""
-        found = {}
+        result = {}
         for piece in pieces:
             for task, writes in self._tasks.get(piece, ()):
                 if not task.ended and (writes or not writers_only):
-                    found[id(task)] = task
-        return list(found.values())
+                    result[id(task)] = task
+        return list(result.values())
 
     def before(self, pieces: Mapping[tuple[str, int], bool]) -> list[HostTask]:
         """Return the tasks that one with these uses has to wait for."""
-        found = {id(task): task for piece, writes in pieces.items() for task in self.users([piece], not writes)}
-        return list(found.values())
+        result = {id(task): task for piece, writes in pieces.items() for task in self.users([piece], not writes)}
+        return list(result.values())
 
 
 class GpuBothExecutor(GpuExecutor):

@@ -94,7 +94,7 @@ def main(model):
         first, after = list(seen), {t: sorted(os.sched_getaffinity(t)) for t in threads()}
         seen.clear()
         executor.run(1, 1)
-        found = {
+        result = {
             "conduct": asdict(executor.conduct()),
             "cpus": cpus,
             "caller": me,
@@ -110,14 +110,14 @@ def main(model):
         long_task = task_bench("no_comm", 1, 2, kernel="compute", work=LONG_WORK)
         if model not in ("joblib", "serial"):
             by_thread, took = switches_in(executor, wide, 0.4)
-            found["caller_switches_per_s"] = by_thread[me] / took
+            result["caller_switches_per_s"] = by_thread[me] / took
             by_thread, took = switches_in(executor, long_task, 0.4)
             del by_thread[me]
-            found["sleeper_switches_per_s"] = max(by_thread.values(), default=0) / took
+            result["sleeper_switches_per_s"] = max(by_thread.values(), default=0) / took
     maps = Path("/proc/self/maps").read_text()
-    found["openmp"] = "libomp" if "/libomp" in maps else "libgomp" if "/libgomp" in maps else ""
-    found["membarrier"] = ctypes.CDLL(None).syscall(MEMBARRIER[platform.machine()], PRIVATE_EXPEDITED, 0, 0) == 0
-    print(json.dumps(found))
+    result["openmp"] = "libomp" if "/libomp" in maps else "libgomp" if "/libgomp" in maps else ""
+    result["membarrier"] = ctypes.CDLL(None).syscall(MEMBARRIER[platform.machine()], PRIVATE_EXPEDITED, 0, 0) == 0
+    print(json.dumps(result))
 
 
 if __name__ == "__main__":

@@ -60,21 +60,21 @@ class Sources:
         if name.endswith(C):
             return self._included(file, _INCLUDE.findall(text))
         code = _COMMENT.sub("", _TRIPLE.sub("", text)).replace("\\\n", " ")  # docstrings and comments name nothing
-        found = {target for module in self._modules(file, code) for target in self._files_of(module)}
+        result = {target for module in self._modules(file, code) for target in self._files_of(module)}
         if name.endswith(CYTHON):
-            found |= self._included(file, [*_EXTERN.findall(code), *_INCLUDE.findall(text)])
-        return found
+            result |= self._included(file, [*_EXTERN.findall(code), *_INCLUDE.findall(text)])
+        return result
 
     def _included(self, file: str, names: list[str]) -> set[str]:
         """Files of the tree among included names: beside the file, or below a folder that compilers search."""
-        found = set()
+        result = set()
         for name in names:
             for folder in (Path(file).parent, *map(Path, INCLUDE_FOLDERS)):
                 path = (self.root / folder / name).resolve()
                 if path.is_relative_to(self.root) and path.relative_to(self.root).as_posix() in self.files:
-                    found.add(path.relative_to(self.root).as_posix())
+                    result.add(path.relative_to(self.root).as_posix())
                     break
-        return found
+        return result
 
     def _package_of(self, file: str) -> list[str]:
         """Names of the package that a file belongs to."""
@@ -92,14 +92,14 @@ class Sources:
 
     def _modules(self, file: str, code: str) -> set[str]:
         """Modules that Python or Cython names."""
-        found = set()
+        result = set()
         for module, names in _FROM.findall(code):
             chosen = [name.split()[0] for name in names.strip("()").split(",") if name.strip()]
-            found.update(self._named(self._absolute(file, module), chosen))
+            result.update(self._named(self._absolute(file, module), chosen))
         for names in _IMPORT.findall(code):
-            found.update(name.split()[0] for name in names.split(",") if name.strip())
+            result.update(name.split()[0] for name in names.split(",") if name.strip())
         prefixes = [_prefix(ast.parse(argument, mode="eval").body) for argument in _DYNAMIC.findall(code)]
-        return found | self._dynamic(file, _STRING.findall(code), prefixes)
+        return result | self._dynamic(file, _STRING.findall(code), prefixes)
 
     def _named(self, module: str, names: list[str]) -> set[str]:
         """Modules that `from module import names` needs: submodules among the names, the module for all else."""
@@ -111,7 +111,7 @@ class Sources:
         Without a prefix a string counts if it has a dot: it begins with dots, which mean the file's package or the
         whole one, or is absolute.
         """
-        found = set()
+        result = set()
         for text in strings:
             for prefix in prefixes:
                 if prefix:
@@ -120,8 +120,8 @@ class Sources:
                     candidates = [self._absolute(file, text), f"{PACKAGE}.{text.lstrip('.')}"]
                 else:
                     candidates = []
-                found.update(candidate for candidate in candidates if self._files_of(candidate))
-        return found
+                result.update(candidate for candidate in candidates if self._files_of(candidate))
+        return result
 
     def _files_of(self, module: str) -> list[str]:
         """Files of a module, of which Cython's have several; of a package its `__init__`; none for others."""
@@ -153,14 +153,14 @@ def arrows(edges: list[tuple[str, str]]) -> dict[str, dict[str, dict[str, str]]]
 
     The entries of a folder are its folders and its files. A module and its declarations are one entry.
     """
-    found: dict[str, dict[str, dict[str, str]]] = {}
+    result: dict[str, dict[str, dict[str, str]]] = {}
     for source, target in edges:
         a, b = (entries(file) for file in (source, target))
         depth = next((i for i, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), None)
         if depth is not None:
-            examples = found.setdefault("/".join(a[:depth]), {}).setdefault(a[depth], {})
+            examples = result.setdefault("/".join(a[:depth]), {}).setdefault(a[depth], {})
             examples.setdefault(b[depth], f"{source} names {target}")
-    return found
+    return result
 
 
 def entries(file: str) -> tuple[str, ...]:
@@ -196,12 +196,12 @@ def function_lengths(text: str) -> Iterator[tuple[str, int]]:
     """Name and lines of each function of Python or Cython code, without blank lines behind it."""
     lines = text.split("\n")
     for start, line in enumerate(lines):
-        if (found := _FUNCTION.match(line)) is None:
+        if (result := _FUNCTION.match(line)) is None:
             continue
         length = 1
         for number, other in enumerate(lines[start + 1 :], 2):
-            inside = other.startswith((found[1] + " ", found[1] + ")"))
+            inside = other.startswith((result[1] + " ", result[1] + ")"))
             if other.strip() and not inside:
                 break
             length = number if other.strip() else length
-        yield found[2], length
+        yield result[2], length

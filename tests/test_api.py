@@ -74,13 +74,13 @@ def test_pages_and_examples_use_the_public_names_only():
     pages = [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")]
     examples = list((ROOT / "experiments" / "examples").glob("*.py"))
     assert len(examples) > 7 and len(pages) > 7
-    found = []
+    result = []
     for path in (*pages, *examples):
         for line in path.read_text().splitlines():
             # What is run as a program is a command, not an import.
             if DEEP_IMPORT.search(re.sub(r"python -m forktask\.[\w.]+", "", line)):
-                found.append(f"{path.name}: {line.strip()}")
-    assert not found
+                result.append(f"{path.name}: {line.strip()}")
+    assert not result
 
 
 def test_the_reference_page_lists_every_name():
@@ -253,9 +253,9 @@ def test_a_ratio_is_that_of_the_tables(tmp_path):
     comparison = ft.Comparison(write_rows(tmp_path, synthetic_rows(repeats=12)))
     rows = speed_table(comparison._sweep)
     (row,) = rows[(rows["model"].map(str) == "taskiter") & (rows["threads"] == 2)].to_dict("records")
-    found = comparison.ratio("taskiter", str(row["reference"]), threads=2)
+    result = comparison.ratio("taskiter", str(row["reference"]), threads=2)
     expected = (row["ratio"], row["ratio_low"], row["ratio_high"], row["generations"], row["verdict"])
-    assert (found.value, found.low, found.high, found.n, found.verdict) == expected
+    assert (result.value, result.low, result.high, result.n, result.verdict) == expected
     assert comparison.ratio("serial", "taskiter").value > 0  # serial has one thread, whatever the other has
     for wrong in (
         {"model": "torch", "reference": "serial"},

@@ -50,12 +50,12 @@ OBSERVED = [spec for spec in SPECS if "swap" not in spec and spec != "ompss2"]
 @pytest.mark.parametrize("spec", OBSERVED)
 def test_the_record_says_which_threads_run_blocks(spec):
     """Check the caller's part, no more than num_threads others, and when those start."""
-    found = observe(spec)
-    conduct, caller = found["conduct"], found["caller"]
-    runs = [{block["thread"] for block in found[run]} for run in ("first_run", "second_run")]
+    result = observe(spec)
+    conduct, caller = result["conduct"], result["caller"]
+    runs = [{block["thread"] for block in result[run]} for run in ("first_run", "second_run")]
     assert conduct["caller_executes"] == (caller in runs[0])
-    assert all(len(threads) <= len(found["cpus"]) for threads in runs)
-    made, prepared, ran = (b > a for a, b in zip(found["num_threads"], found["num_threads"][1:], strict=False))
+    assert all(len(threads) <= len(result["cpus"]) for threads in runs)
+    made, prepared, ran = (b > a for a, b in zip(result["num_threads"], result["num_threads"][1:], strict=False))
     if conduct["threads_start"] == "each run":
         assert not made and not prepared and not runs[0] & runs[1]
     else:
@@ -72,18 +72,18 @@ def test_the_record_says_which_threads_run_blocks(spec):
 @pytest.mark.parametrize("spec", OBSERVED)
 def test_every_thread_runs_blocks_alike(spec):
     """Check the CPU and the floating-point mode of each thread in a block, and the caller's affinity afterwards."""
-    found = observe(spec)
-    for block in found["first_run"] + found["second_run"]:
+    result = observe(spec)
+    for block in result["first_run"] + result["second_run"]:
         assert block["flushes"]
-        assert block["cpus"] in [[cpu] for cpu in found["cpus"]]
-        if block["thread"] != found["caller"]:
-            assert block["blocks_sigint"] == found["conduct"]["blocks_signals"]
-    assert found["caller_affinity"] == found["allowed"]
-    others = [cpus for thread, cpus in found["affinity_after"].items() if int(thread) != found["caller"]]
-    if found["conduct"]["pinned"] == "at start":
-        assert sorted(others) == [[cpu] for cpu in found["cpus"]]
-    elif found["conduct"]["idle_runtime"] == "libgomp":
-        assert all(cpus == found["allowed"] for cpus in others)
+        assert block["cpus"] in [[cpu] for cpu in result["cpus"]]
+        if block["thread"] != result["caller"]:
+            assert block["blocks_sigint"] == result["conduct"]["blocks_signals"]
+    assert result["caller_affinity"] == result["allowed"]
+    others = [cpus for thread, cpus in result["affinity_after"].items() if int(thread) != result["caller"]]
+    if result["conduct"]["pinned"] == "at start":
+        assert sorted(others) == [[cpu] for cpu in result["cpus"]]
+    elif result["conduct"]["idle_runtime"] == "libgomp":
+        assert all(cpus == result["allowed"] for cpus in others)
 
 
 @pytest.mark.two_cpus
@@ -91,26 +91,26 @@ def test_every_thread_runs_blocks_alike(spec):
 @pytest.mark.parametrize("spec", ["forkjoin", "forkjoin:region=persistent", "openmp_tasks:runtime=libomp"])
 def test_blocks_run_alike_on_llvms_runtime(spec):
     """Check the floating-point mode where the OpenMP library sets one for each region, and the name in the record."""
-    found = observe(spec, "openmp_tasks:runtime=libomp")
-    assert all(block["flushes"] for block in found["first_run"] + found["second_run"])
-    assert found["conduct"]["idle_runtime"] == found["openmp"] == "libomp"
+    result = observe(spec, "openmp_tasks:runtime=libomp")
+    assert all(block["flushes"] for block in result["first_run"] + result["second_run"])
+    assert result["conduct"]["idle_runtime"] == result["openmp"] == "libomp"
 
 
 @pytest.mark.two_cpus
 @pytest.mark.parametrize("spec", OBSERVED)
 def test_the_record_says_how_threads_wait(spec):
     """Check the runtime, wake-ups of a waiting caller and of a thread without work, membarrier, and that none swaps."""
-    found = observe(spec)
-    conduct = found["conduct"]
+    result = observe(spec)
+    conduct = result["conduct"]
     if conduct["idle_runtime"] in ("libgomp", "libomp"):
-        assert found["openmp"] == conduct["idle_runtime"]
-    assert found["membarrier"] == conduct["membarrier"]
-    assert (conduct["preemption"], found["swaps"]) == ("stay", 0)
+        assert result["openmp"] == conduct["idle_runtime"]
+    assert result["membarrier"] == conduct["membarrier"]
+    assert (conduct["preemption"], result["swaps"]) == ("stay", 0)
     assert conduct["wait_policy"] == ("passive" if conduct["idle_runtime"] in ("libgomp", "libomp", "forktask") else "")
     if conduct["idle_runtime"] == "forktask":
         expected = 1e9 / conduct["caller_wakes_ns"]
-        assert 0.3 * expected < found["caller_switches_per_s"] < 3 * expected
-        assert conduct["naps"] == (found["sleeper_switches_per_s"] > 80)
+        assert 0.3 * expected < result["caller_switches_per_s"] < 3 * expected
+        assert conduct["naps"] == (result["sleeper_switches_per_s"] > 80)
 
 
 def test_spinning_and_naps_follow_the_options():

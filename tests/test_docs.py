@@ -298,8 +298,8 @@ def test_where_is_what_names_what_is_there():
 )
 def test_tasks_are_answered_by_the_section(task, words, file):
     """Check that a row with the words of the task names its file, and no more than two rows have them."""
-    found = [files for what, files, _ in where_is_what() if all(word in what for word in words.split())]
-    assert any(file in files for files in found) and len(found) <= 2, task
+    result = [files for what, files, _ in where_is_what() if all(word in what for word in words.split())]
+    assert any(file in files for files in result) and len(result) <= 2, task
 
 
 def test_options_in_commands_are_found():

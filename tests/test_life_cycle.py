@@ -134,10 +134,10 @@ class Case:
                 os._exit(0)
         os.close(writing)
         with open(reading, "rb") as pipe:
-            said = pipe.read().decode()
+            text = pipe.read().decode()
         os.waitpid(child, 0)
-        if said.startswith("refused: "):
-            raise UsageError(said.removeprefix("refused: "))
+        if text.startswith("refused: "):
+            raise UsageError(text.removeprefix("refused: "))
 
     def in_handler(self, call):
         """Make a call in a signal handler while the main thread runs the executor."""
@@ -252,8 +252,8 @@ MISUSES = {
 
 def check_misuse(case, misuse):
     """Check what a misuse raises, and that it did no harm."""
-    call, said = MISUSES[misuse]
-    with pytest.raises((UsageError, BlockFailure), match=said) as raised:
+    call, text = MISUSES[misuse]
+    with pytest.raises((UsageError, BlockFailure), match=text) as raised:
         call(case)
     if isinstance(raised.value, BlockFailure):
         assert isinstance(raised.value.__cause__, UsageError)
@@ -272,9 +272,9 @@ def refused_then(case, call):
 
 @pytest.fixture(params=SPECS)
 def case(request):
-    found = Case(request.param)
-    yield found
-    found.executor.close()
+    result = Case(request.param)
+    yield result
+    result.executor.close()
 
 
 @pytest.mark.parametrize("misuse", MISUSES)

@@ -21,11 +21,11 @@ ROOT = Path(__file__).resolve().parent.parent
 
 def requirements() -> dict[str, set[str]]:
     """Names of required packages by extra; those of the plain package under ""."""
-    found: dict[str, set[str]] = {}
+    result: dict[str, set[str]] = {}
     for requirement in requires("forktask"):
         extra = re.search(r"extra == ['\"](\w+)['\"]", requirement)
-        found.setdefault(extra[1] if extra else "", set()).add(re.match(r"[\w.-]+", requirement)[0].lower())
-    return found
+        result.setdefault(extra[1] if extra else "", set()).add(re.match(r"[\w.-]+", requirement)[0].lower())
+    return result
 
 
 def test_the_page_of_an_index_has_no_relative_links():

@@ -102,7 +102,7 @@ def comparison():
 
 def samples():
     """Name of what users call -> (a function that makes it, its arguments beside `SAMPLES`)."""
-    found = {}
+    result = {}
     for module in (public, plans, kernels):
         for name in module.__all__:
             value = getattr(module, name)
@@ -110,8 +110,8 @@ def samples():
             elsewhere += (ft.info, ft.metg, ft.tune, ft.train)  # what they take would be measured
             made_here = value in elsewhere or (inspect.isclass(value) and issubclass(value, BaseException))
             if callable(value) and not made_here:
-                found[f"{module.__name__}.{name}"] = value
-    return found
+                result[f"{module.__name__}.{name}"] = value
+    return result
 
 
 METHODS = {

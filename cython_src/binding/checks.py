@@ -308,8 +308,8 @@ class _BlockChecker:
         size = self.scratch_sizes[number]
         where = _first_difference(self.scratch[size:], spare)
         if where is not None:
-            asked = f"kernel {loop.kernel!r} asks for {size} bytes of scratch memory"
-            raise AccessError(name, "scratch", (where[0] + size,), "outside buffer", asked)
+            requested = f"kernel {loop.kernel!r} asks for {size} bytes of scratch memory"
+            raise AccessError(name, "scratch", (where[0] + size,), "outside buffer", requested)
 
     def try_reads(self, number: int, loop: BlockLoop, block: int, replay: int, written, cuts, used) -> None:
         """Poison each cell that a block declares as read, alone, and note whether that shows."""

@@ -41,15 +41,15 @@ def check_cpus(cpus: Sequence[int] | None, num_threads: int) -> list[int] | None
         return None
     allowed = sorted(os.sched_getaffinity(0))
     try:
-        found = [index(cpu) for cpu in cpus]
+        result = [index(cpu) for cpu in cpus]
     except TypeError:
-        found = []
-    if len(found) != num_threads or not set(found) <= set(allowed):
+        result = []
+    if len(result) != num_threads or not set(result) <= set(allowed):
         raise UsageError(
             f"cpus must name one CPU out of {allowed} for each of {num_threads} threads, got {cpus!r}; leave it out to "
             f"let the system place them"
         )
-    return found
+    return result
 
 
 class _Use:
@@ -121,10 +121,10 @@ class BaseExecutor(RunWhile, ABC):
             self._begin(use)
             self._release()
             if getattr(bound, "target", None) not in self.targets:
-                found = getattr(bound, "target", type(bound).__name__)
+                result = getattr(bound, "target", type(bound).__name__)
                 raise UsageError(
                     f"model {self.model!r} needs a plan bound with target {' or '.join(map(repr, self.targets))}, got "
-                    f"{found!r}; call prepare(bind(plan))"
+                    f"{result!r}; call prepare(bind(plan))"
                 )
             self.bound = bound
             try:

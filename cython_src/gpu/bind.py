@@ -343,7 +343,7 @@ class GpuBoundPlan(Shown):
                 for access in block.accesses:
                     if access.box and access.buffer in cuts:
                         cuts[access.buffer].update(access.box[0])
-        return {owner: sorted(found) for owner, found in cuts.items()}
+        return {owner: sorted(result) for owner, result in cuts.items()}
 
     def _touched(self, block) -> Iterator[tuple[str, int, int, float]]:
         """(buffer or arena, piece, kind of access, written part of the piece) of a block; a part past 1 is no part."""
@@ -406,19 +406,19 @@ class GpuBoundPlan(Shown):
     def _uses(self, number: int) -> list[tuple[str, bool, bool]]:
         """What a loop uses: memory, whether old content is needed, whether it is written."""
         loop, table = self.plan.loops[number], self.plan.accesses
-        found: dict[str, tuple[bool, bool]] = {}
+        result: dict[str, tuple[bool, bool]] = {}
         if isinstance(loop.blocks, tuple):
             for owner, reads, writes, rows in self.uses_of(number, 0, loop.num_blocks):
-                before, cuts = found.get(owner, (False, False)), self._cuts[owner]
-                found[owner] = before[0] or reads or rows != (cuts[0], cuts[-1]), before[1] or writes
+                before, cuts = result.get(owner, (False, False)), self._cuts[owner]
+                result[owner] = before[0] or reads or rows != (cuts[0], cuts[-1]), before[1] or writes
         else:  # what blocks from arrays write may be a part
             first, last = table.task_offsets[[loop.first_task, loop.first_task + loop.num_blocks]]
             names = list(self.plan.buffers)
             numbers, kinds = table.access_buffer[first:last].tolist(), table.access_kind[first:last].tolist()
             for buffer, kind in zip(numbers, kinds, strict=True):
                 owner = self._owner[names[buffer]]
-                found[owner] = True, kind != READ or found.get(owner, (True, False))[1]
-        return [(owner, *use) for owner, use in found.items()]
+                result[owner] = True, kind != READ or result.get(owner, (True, False))[1]
+        return [(owner, *use) for owner, use in result.items()]
 
     def _record(self, number: int, loop, own) -> np.ndarray:
         spec = kernel_table.get(loop.kernel, own)

@@ -318,12 +318,12 @@ class Device:
             address = self._reserve(what, lambda: self._runtime.graphInstantiate(graph))
         finally:
             self._runtime.graphDestroy(graph)
-        found = CapturedGraph(address)
+        result = CapturedGraph(address)
         # Not at exit, when the driver may be gone already.
-        weakref.finalize(found, self._runtime.graphExecDestroy, address).atexit = False
+        weakref.finalize(result, self._runtime.graphExecDestroy, address).atexit = False
         # Else the first launch takes the device's memory, within a run.
         self._reserve(what, lambda: self._runtime.graphUpload(address, stream))
-        return found
+        return result
 
     def launch_graph(self, graph, stream) -> None:
         """Run a captured graph."""

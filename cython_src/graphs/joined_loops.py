@@ -57,8 +57,8 @@ def join_tasks(table: AccessTable, keys: Sequence[Hashable], keep: Sequence[bool
             place = len(loops) - goes_on
         else:
             mine = loops_of.setdefault(key, [])
-            found = bisect_left(mine, earliest)
-            place = mine[found] if found < len(mine) else len(loops)
+            result = bisect_left(mine, earliest)
+            place = mine[result] if result < len(mine) else len(loops)
         if place == len(loops):
             loops.append([])
             loops_of.setdefault(key, []).append(place)

@@ -47,30 +47,30 @@ def predecessors(pattern: str, width: int, radix: int, step: int, point: int) ->
     """Points of the step before that a task reads, ascending, before those without a task are left out."""
     p = point
     if pattern == "trivial":
-        found = []
+        result = []
     elif pattern == "no_comm":
-        found = [p]
+        result = [p]
     elif pattern == "stencil_1d":
-        found = [p - 1, p, p + 1]
+        result = [p - 1, p, p + 1]
     elif pattern == "stencil_1d_periodic":
-        found = [(p - 1) % width, p, (p + 1) % width]
+        result = [(p - 1) % width, p, (p + 1) % width]
     elif pattern == "dom":
-        found = [p - 1, p]
+        result = [p - 1, p]
     elif pattern == "tree":
-        found = [p // 2]
+        result = [p // 2]
     elif pattern == "fft":
         distance = 1 << step % max((width - 1).bit_length(), 1)
-        found = [p - distance, p, p + distance]
+        result = [p - distance, p, p + distance]
     elif pattern == "all_to_all":
-        found = range(width)
+        result = range(width)
     elif pattern == "nearest":
-        found = range(p - radix // 2, p + (radix + 1) // 2)
+        result = range(p - radix // 2, p + (radix + 1) // 2)
     elif pattern == "spread":
-        found = [(p + i * width // radix + (step % width if i else 0)) % width for i in range(radix)]
+        result = [(p + i * width // radix + (step % width if i else 0)) % width for i in range(radix)]
     else:  # random_nearest: half of the neighbours, the same in every iteration, and the point itself
         window = range(p - radix // 2, p + (radix + 1) // 2)
-        found = [q for q in window if q == p or _hash(step, p, q) & 1]
-    return sorted({q for q in found if 0 <= q < width})
+        result = [q for q in window if q == p or _hash(step, p, q) & 1]
+    return sorted({q for q in result if 0 <= q < width})
 
 
 def _hash(*numbers: int) -> int:

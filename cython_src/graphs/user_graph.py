@@ -360,11 +360,11 @@ class TaskRecorder(Shown):
         regions = [(kind, region) for kind, some in given for region in self._own_regions(kind, some)]
         # A method is a new object each time it is looked up; others are kept, so that their id stays theirs.
         key = kernel if isinstance(kernel, MethodType | numbers.Integral) else ("id", id(kernel))
-        found = self._kernels.get(key)
-        if found is None:
-            found = self._kernels[key] = _make_kernel(kernel)
+        result = self._kernels.get(key)
+        if result is None:
+            result = self._kernels[key] = _make_kernel(kernel)
         args = tuple(args)
-        if found.function is None:
+        if result.function is None:
             for value in args:
                 if not isinstance(value, numbers.Real):
                     raise UsageError(f"args of a compiled kernel must be numbers, got {value!r}; pass data as regions")
@@ -375,7 +375,7 @@ class TaskRecorder(Shown):
         if affinity is not None and not (isinstance(affinity, numbers.Integral) and 0 <= affinity < 2**31):
             raise UsageError(f"affinity must be the number of a worker, from 0 on, got {affinity!r}; leave it out")
         self._changed()
-        self._items.append(_Task(found, tuple(regions), args, float(flops), name or found.name, operation, affinity))
+        self._items.append(_Task(result, tuple(regions), args, float(flops), name or result.name, operation, affinity))
 
     def _own_regions(self, kind: int, some: Region | TaskArray | Sequence[Region | TaskArray]) -> Iterator[Region]:
         for region in (some,) if isinstance(some, Region | TaskArray) else some:

@@ -58,31 +58,31 @@ def name_call(function: str, arguments: Mapping[str, Any]) -> str:
 def split_call(name: str) -> tuple[str, dict[str, Any]]:
     """Return the name of a function without its arguments, and these; other names come back as they are. Raises
     `UsageError`: arguments that are not written as NAME=VALUE with numbers, texts, True or False."""
-    found = _CALL.fullmatch(name)
-    if found is None or not found["arguments"]:
+    result = _CALL.fullmatch(name)
+    if result is None or not result["arguments"]:
         return name, {}
     try:
-        call: Any = ast.parse(f"f{found['arguments']}", mode="eval").body
+        call: Any = ast.parse(f"f{result['arguments']}", mode="eval").body
         if not isinstance(call, ast.Call) or call.args or not all(word.arg for word in call.keywords):
             raise ValueError
         arguments = {str(word.arg): ast.literal_eval(word.value) for word in call.keywords}
-        name_call(found["function"], arguments)
+        name_call(result["function"], arguments)
     except (SyntaxError, ValueError, MemoryError, RecursionError) as error:
         if isinstance(error, UsageError):
             raise
         raise UsageError(
             f"arguments of a function are written as in file.py:function(grain=16, kind='fine'), got {name!r}"
         ) from None
-    return found["function"], arguments
+    return result["function"], arguments
 
 
 def own_network(name: str) -> Network:
     """Return the network that a function of the user's makes. Raises `UsageError`: as in `make_own`; or it returns
     something else."""
-    found = make_own(name)
-    if not isinstance(found, Network):
-        raise UsageError(f"{name} must return a Network, got {type(found).__name__}; return forktask.Network(...)")
-    return found
+    result = make_own(name)
+    if not isinstance(result, Network):
+        raise UsageError(f"{name} must return a Network, got {type(result).__name__}; return forktask.Network(...)")
+    return result
 
 
 @cache
@@ -98,10 +98,12 @@ def make_own(name: str) -> Any:
         )
     try:
         module = _run_file(Path(place)) if is_file else _import(place)
-        found = getattr(module, function, None)
-        if arguments and not callable(found) and found is not None:
-            raise UsageError(f"{called} takes arguments as a function only, got {type(found).__name__}; leave them out")
-        made = checked_call(found, called)(**arguments) if callable(found) else found
+        result = getattr(module, function, None)
+        if arguments and not callable(result) and result is not None:
+            raise UsageError(
+                f"{called} takes arguments as a function only, got {type(result).__name__}; leave them out"
+            )
+        made = checked_call(result, called)(**arguments) if callable(result) else result
     except UsageError:
         raise
     except (Exception, SystemExit) as error:  # a program may end itself where it is imported
@@ -109,7 +111,7 @@ def make_own(name: str) -> Any:
             f"network {name!r} must be made without an error, got {type(error).__name__}: {error}"
             f"{_line_of(error)}; mend that place"
         ) from error
-    if found is None:
+    if result is None:
         known = [n for n, value in vars(module).items() if callable(value) or isinstance(value, Network)]
         raise UsageError(f"{place} must have a function {function!r}, found none{did_you_mean(function, known)}")
     return made
@@ -132,7 +134,7 @@ def _import(name: str) -> ModuleType:
 
 def _run_file(path: Path) -> ModuleType:
     """Run a file as a module of its own, whose neighbours it can import."""
-    named, path = path, next((found for folder in (Path(), *_above) if (found := folder / path).is_file()), path)
+    named, path = path, next((result for folder in (Path(), *_above) if (result := folder / path).is_file()), path)
     if not path.is_file():
         above = f" here or above {str(_above[0])!r}" if _above else ""
         remedy = "give the command in the folder from which it was named" if _above else "name it as file.py:function"
@@ -192,8 +194,8 @@ def write_network(network: Network, folder: Path) -> str:
 
 def short_name(name: str) -> str:
     """Return what its maker called a network that `write_network` has written; other names come back as they are."""
-    found = re.fullmatch(rf"(?:.*/)?(?P<called>\w+)-[0-9a-f]{{8}}\.py:{FUNCTION}", name)
-    return found["called"] if found else name
+    result = re.fullmatch(rf"(?:.*/)?(?P<called>\w+)-[0-9a-f]{{8}}\.py:{FUNCTION}", name)
+    return result["called"] if result else name
 
 
 def _source(value: Any) -> str:

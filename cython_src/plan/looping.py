@@ -52,9 +52,9 @@ class RunWhile:
             if not isinstance(value, (int, np.integer)) or value < 0:
                 raise UsageError(f"{name} must be a whole number and not negative, got {value!r}")
         if not isinstance(stop, np.ndarray) or stop.ndim != 1 or len(stop) <= lookahead:
-            found = f"shape {stop.shape}" if isinstance(stop, np.ndarray) else repr(stop)
+            value = f"shape {stop.shape}" if isinstance(stop, np.ndarray) else repr(stop)
             raise UsageError(
-                f"stop must be an array of one dimension with more than lookahead = {lookahead} elements, got {found}; "
+                f"stop must be an array of one dimension with more than lookahead = {lookahead} elements, got {value}; "
                 f"make it longer"
             )
         if self.iteration_stride != 1:

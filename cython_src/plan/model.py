@@ -383,13 +383,13 @@ class Plan(Shown):
     @cached_property
     def affinity(self) -> np.ndarray | None:
         """Worker that each task asks for, -1 for any; int32, shape (num_tasks,); None if no task asks."""
-        found = np.full(self.num_tasks, -1, np.int32)
+        result = np.full(self.num_tasks, -1, np.int32)
         for loop in self.loops:
             if not isinstance(loop.blocks, UniformBlocks):
                 for number, block in enumerate(loop.blocks):
                     if block.affinity is not None:
-                        found[loop.first_task + number] = block.affinity
-        return found if (found >= 0).any() else None
+                        result[loop.first_task + number] = block.affinity
+        return result if (result >= 0).any() else None
 
     @property
     def flops(self) -> float:

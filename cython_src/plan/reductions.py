@@ -86,7 +86,7 @@ def lower_reductions(
 
 
 def _find_runs(buffers: Mapping[str, Buffer], loops: Sequence[BlockLoop], groups: int) -> list[_Run]:
-    found: list[_Run] = []
+    result: list[_Run] = []
     current: dict[str, _Run] = {}
     for number, loop in enumerate(loops):
         reduced: dict[str, str] = {}
@@ -121,13 +121,13 @@ def _find_runs(buffers: Mapping[str, Buffer], loops: Sequence[BlockLoop], groups
             run = current.get(name)
             if run is None or run.operation != operation:
                 run = current[name] = _Run(name, operation, number, number)
-                found.append(run)
+                result.append(run)
             run.last = number
             run.num_copies = max(run.num_copies, _num_groups(loop.num_blocks, groups))
             run.boxes.update(boxes[name])
             if name in otherwise:  # other blocks of the same loop touch other parts of it
                 current.pop(name)
-    return found
+    return result
 
 
 def _rounds(num_blocks: int, groups: int) -> int:

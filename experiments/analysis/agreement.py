@@ -29,8 +29,8 @@ def first_disagreement(first: Sequence[float], second: Sequence[float]) -> str:
 def disagreement(first: Sequence[float], second: Sequence[float]) -> str:
     """Say how the second of two answers (losses or probabilities) differs from the first; empty if they agree."""
     allowed = LOSS_TOLERANCES if len(first) == len(LOSS_TOLERANCES) else (PROBABILITY_TOLERANCE,) * len(first)
-    found = differences(first, second)
-    if math.isinf(found[0]):
+    result = differences(first, second)
+    if math.isinf(result[0]):
         return f"has {len(second)} numbers, some of them not finite, where {len(first)} are wanted"
-    wrong = [(i, d, limit) for i, (d, limit) in enumerate(zip(found, allowed, strict=True)) if d > limit]
+    wrong = [(i, d, limit) for i, (d, limit) in enumerate(zip(result, allowed, strict=True)) if d > limit]
     return "differs in number {} by {:.2g}, where {:g} is allowed".format(*wrong[0]) if wrong else ""

@@ -20,7 +20,7 @@ def counter_table(sweep: Sweep) -> pd.DataFrame:
     Columns: plan_id, model, threads, each of `COUNTERS` and joules (NaN where the machine has it not), and per_cycle,
     instructions a cycle.
     """
-    found = []
+    result = []
     for point in sweep.points():
         values = []
         for row in sweep.samples_of(point).to_dict("records"):
@@ -31,17 +31,17 @@ def counter_table(sweep: Sweep) -> pd.DataFrame:
         if known:
             middle = dict(zip((*COUNTERS, "joules"), np.median(known, axis=0).tolist(), strict=True))
             per_cycle = middle["instructions"] / middle["cycles"] if middle["cycles"] else math.nan
-            found.append({**point._asdict(), **middle, "per_cycle": per_cycle})
-    return pd.DataFrame(found)
+            result.append({**point._asdict(), **middle, "per_cycle": per_cycle})
+    return pd.DataFrame(result)
 
 
 def counter_sentences(sweep: Sweep) -> list[str]:
     """Say that counters or energy are not available, or only in part, and why, and what the energy is of."""
 
     def missing(field: str, names: Sequence[str]) -> tuple[list[str], str]:
-        asked = list(sweep.samples.get(field, ()))
-        absent = [name for name in names if asked and all(found[name] is None for found in asked)]
-        return absent, next((found["error"] for found in asked if found["error"]), "no reason given")
+        requested = list(sweep.samples.get(field, ()))
+        absent = [name for name in names if requested and all(result[name] is None for result in requested)]
+        return absent, next((result["error"] for result in requested if result["error"]), "no reason given")
 
     sentences = []
     absent, reason = missing("counters", COUNTERS)
@@ -50,7 +50,7 @@ def counter_sentences(sweep: Sweep) -> list[str]:
     absent, reason = missing("energy", ("joules",))
     if absent:
         sentences.append(f"Energy not available on this machine: {reason}.")
-    sources = {found["source"] for found in sweep.samples.get("energy", ())} - {""}
+    sources = {result["source"] for result in sweep.samples.get("energy", ())} - {""}
     if sources and not absent:
         sentences.append(f"Energy is that of the whole machine during the timed runs ({'; '.join(sorted(sources))}).")
     return sentences

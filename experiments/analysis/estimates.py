@@ -149,10 +149,10 @@ def estimate(values: Iterable[float], value: float | None = None) -> Estimate:
 
     Few takes, whose number was fixed before, have Student's interval; NaN where one is not known or not positive.
     """
-    found = np.array([*values], dtype=float)
-    if not len(found) or not (np.isfinite(found) & (found > 0)).all():
+    result = np.array([*values], dtype=float)
+    if not len(result) or not (np.isfinite(result) & (result > 0)).all():
         return NOTHING
-    logs = clipped(np.log(found))
+    logs = clipped(np.log(result))
     half = half_width(logs)
     if len(logs) in STUDENT:
         half = STUDENT[len(logs)] * float(np.std(logs, ddof=1)) / math.sqrt(len(logs))

@@ -35,13 +35,13 @@ EXISTING: tuple[Cell, ...] = tuple(cell for cell in CELLS if cell[0] == "replaye
 
 def contrasts() -> dict[tuple[str, str], dict[Cell, float]]:
     """Return each effect as weights of the cells' log times: {(kind, name): {cell: weight}}; weights sum to zero."""
-    found: dict[tuple[str, str], dict[Cell, float]] = {}
+    result: dict[tuple[str, str], dict[Cell, float]] = {}
 
     def mean(kind, name, pairs):
         weights: dict[Cell, float] = {}
         for sign, cell in ((s, c) for after, before in pairs for s, c in ((1, after), (-1, before))):
             weights[cell] = weights.get(cell, 0.0) + sign / len(pairs)
-        found[kind, name] = weights
+        result[kind, name] = weights
 
     kinds = (("eager", "stealing"), ("replayed", "stealing"), ("replayed", "partitioned"))
     mean(
@@ -61,7 +61,7 @@ def contrasts() -> dict[tuple[str, str], dict[Cell, float]]:
         ("barrier x placement", ("replayed", "stealing"), ("replayed", "partitioned")),
     ):
         # The weights give the second factor's effect without barriers over its effect with a barrier after each loop.
-        found["interaction", name] = {
+        result["interaction", name] = {
             (b[0], "none", b[1]): 1,
             (a[0], "none", a[1]): -1,
             (b[0], "loop", b[1]): -1,
@@ -81,7 +81,7 @@ def contrasts() -> dict[tuple[str, str], dict[Cell, float]]:
     for factor, name in enumerate(("creation", "barrier", "placement")):
         mean("attribution", name, steps[factor])
     mean("attribution", "all three", [(LAST, FIRST)])
-    return found
+    return result
 
 
 def _complete(sweep: Sweep) -> Iterator[tuple[str, int, dict[Cell, Point]]]:

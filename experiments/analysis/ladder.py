@@ -17,10 +17,10 @@ WAITS = {"loop": "waits after loops", "phase": "waits after phases", "iteration"
 
 def waits_of(spec: ModelSpec) -> list[str]:
     """Return the costs of a model of the CPU that another rung may take away, in the order of the ladder."""
-    found = [START] if spec.model.joins_loops and spec.option("region") != "persistent" else []
-    found += [WAITS[kind] for kind in BARRIERS[BARRIERS.index(spec.barrier) :] if kind in WAITS]
+    result = [START] if spec.model.joins_loops and spec.option("region") != "persistent" else []
+    result += [WAITS[kind] for kind in BARRIERS[BARRIERS.index(spec.barrier) :] if kind in WAITS]
     creates = spec.model.runs_tasks and not spec.model.records
-    return [*found, *([CREATION] if creates else [])]
+    return [*result, *([CREATION] if creates else [])]
 
 
 def missing(sweep: Sweep, plan_id: str) -> str:
@@ -37,8 +37,8 @@ def rungs(sweep: Sweep, plan_id: str) -> list[ModelSpec]:
     """Return the measured models of the CPU from the first fork-join form on, in the order of the file, or in which
     they were chosen."""
     measured = {model for model, _ in sweep.points_of(plan_id)}
-    asked = sweep.shown or sweep.asked_models
-    specs = [s for s in asked if s in measured and s.model.max_threads is None and not s.is_gpu]
+    requested = sweep.shown or sweep.asked_models
+    specs = [s for s in requested if s in measured and s.model.max_threads is None and not s.is_gpu]
     first = next((place for place, spec in enumerate(specs) if spec.model.joins_loops), len(specs))
     return specs[first:]
 

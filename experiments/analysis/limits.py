@@ -81,11 +81,11 @@ def bound_parts(profiles: Sequence[Profile], threads: int, capacity: Estimate) -
         return parts
     # More capacity makes every bound lower, so the ends of its interval give those of the parts.
     least, most = (_parts_at(profiles, threads, end) for end in (capacity.high, capacity.low))
-    found = {}
+    result = {}
     for name, part in parts.items():
         low, high = np.fmin(least[name].low, least[name].value), np.fmax(most[name].high, most[name].value)
-        found[name] = replace(part, low=float(low), high=float(high))
-    return found
+        result[name] = replace(part, low=float(low), high=float(high))
+    return result
 
 
 def _parts_at(profiles: Sequence[Profile], threads: int, capacity: float) -> dict[str, Estimate]:

@@ -278,7 +278,7 @@ def _missing_points(sweep: Sweep, taken: Mapping[Point, int]) -> list[str]:
     if not (models and threads and repeats) or sweep.config.get("budget_s"):
         return []  # with a budget, points have as many samples as their verdicts needed
     failed = {(row.plan_id, row.model, row.threads) for row in sweep.failures}
-    measured = asked = 0
+    measured = requested = 0
     for plan_id, plan in sweep.plans.items():
         if plan.interference:
             continue
@@ -290,11 +290,11 @@ def _missing_points(sweep: Sweep, taken: Mapping[Point, int]) -> list[str]:
                     done = taken.get((this, model, count), 0)
                     if tuned and not done and (this, model, count) not in failed:
                         continue  # It is the best granularity of another model or number of threads.
-                    asked += repeats
+                    requested += repeats
                     measured += repeats if (this, model, count) in failed else min(done, repeats)
-    if measured == asked:
+    if measured == requested:
         return []
-    return [f"The run is not complete: {measured} of {asked} samples; give the same command again to go on."]
+    return [f"The run is not complete: {measured} of {requested} samples; give the same command again to go on."]
 
 
 def disturbance_warnings(sweep: Sweep) -> list[str]:

@@ -161,12 +161,12 @@ class Losses:
         """The same as a product: each of `FACTORS`, and `global_efficiency`, their product."""
         total = self.total_ns
         left = sum(total.values())
-        found = {}
+        result = {}
         for factor, classes in FACTORS.items():
             rest = left - sum(total[name] for name in classes)
-            found[factor] = rest / left if left else float("nan")
+            result[factor] = rest / left if left else float("nan")
             left = rest
-        return {**found, "global_efficiency": total["useful"] / sum(total.values())}
+        return {**result, "global_efficiency": total["useful"] / sum(total.values())}
 
 
 def region_free_factors(total: dict[str, int]) -> dict[str, float]:
@@ -253,7 +253,7 @@ def all_losses(logs: Sequence[EventLog]) -> list[Losses]:
     return [losses_of(log, None if log.of_gpu else serial) for log in logs]
 
 
-def as_rows(found: Sequence[Losses]) -> list[dict]:
+def as_rows(result: Sequence[Losses]) -> list[dict]:
     """Return a row for each model: wall time an iteration by class in seconds, the factors, and whether the run is
     usable."""
     rows = [
@@ -265,7 +265,7 @@ def as_rows(found: Sequence[Losses]) -> list[dict]:
             **losses.factors(),
             "against_serial": losses.against_serial,
         }
-        for losses in found
+        for losses in result
     ]
     return [{**row, "usable": is_undisturbed(row)} for row in rows]
 
@@ -282,17 +282,17 @@ def had_cpus(log: EventLog) -> bool:
     return log.of_gpu or bool(taken_ns <= DISTURBED_SHARE * log.about["threads"] * log.wall_ns)
 
 
-def remarks(found: Sequence[Losses]) -> list[str]:
+def remarks(result: Sequence[Losses]) -> list[str]:
     """Return a sentence for each number that would otherwise surprise."""
     sentences = []
-    if any(losses.log.of_gpu for losses in found):
+    if any(losses.log.of_gpu for losses in result):
         sentences.append(
             "Of a GPU's models it is the streams' time: all of a launch's time is useful, a copy in a stream is a wait "
             "for its data, and waiting for the host to launch is runtime."
         )
-    if not all(losses.against_serial or losses.log.of_gpu for losses in found):
+    if not all(losses.against_serial or losses.log.of_gpu for losses in result):
         sentences.append("Without a serial log all running time counts as useful: trace the model serial too.")
-    quick = [losses for losses in found if losses.against_serial and losses.total_ns["inflation"] < 0]
+    quick = [losses for losses in result if losses.against_serial and losses.total_ns["inflation"] < 0]
     for losses in quick:
         part = -losses.total_ns["inflation"] / losses.total_ns["useful"]
         sentences.append(
@@ -302,11 +302,11 @@ def remarks(found: Sequence[Losses]) -> list[str]:
     return sentences
 
 
-def as_table(found: Sequence[Losses]) -> pd.DataFrame:
+def as_table(result: Sequence[Losses]) -> pd.DataFrame:
     """Return all classes by model, phase and layer, in seconds of all threads an iteration, and whether the run is
     usable."""
     parts = []
-    for losses, row in zip(found, as_rows(found), strict=True):
+    for losses, row in zip(result, as_rows(result), strict=True):
         part = losses.table.copy()
         part[list(LOSSES)] = part[list(LOSSES)] / (1e9 * losses.log.about["iterations"])
         part.insert(0, "threads", len(losses.log.lanes_of(*COMPUTING)))
@@ -316,10 +316,12 @@ def as_table(found: Sequence[Losses]) -> pd.DataFrame:
     return pd.concat(parts).rename(columns={name: f"{name}_s" for name in LOSSES})
 
 
-def as_text(found: Sequence[Losses]) -> str:
+def as_text(result: Sequence[Losses]) -> str:
     """Return a table of wall time an iteration by class, and the efficiency as a product."""
-    rows = [{"log": losses.log.title, **row} for losses, row in zip(found, as_rows(found), strict=True)]
-    without_regions = [{**row, **region_free_factors(losses.total_ns)} for losses, row in zip(found, rows, strict=True)]
+    rows = [{"log": losses.log.title, **row} for losses, row in zip(result, as_rows(result), strict=True)]
+    without_regions = [
+        {**row, **region_free_factors(losses.total_ns)} for losses, row in zip(result, rows, strict=True)
+    ]
     title, product = text_column("log", "model"), number_column("global_efficiency", "product", 3)
     times = [time_column(f"{name}_s", loss.label) for name, loss in LOSSES.items()]
     factors = [number_column(name, digits=3) for name in FACTORS]
@@ -335,4 +337,4 @@ def as_text(found: Sequence[Losses]) -> str:
             (title, *(number_column(n, digits=3) for n in ("task", "runtime", "pipeline")), product), without_regions
         ),
     ]
-    return "\n".join([*lines, *remarks(found)])
+    return "\n".join([*lines, *remarks(result)])

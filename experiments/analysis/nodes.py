@@ -23,13 +23,13 @@ def sweep_on(sweep: Sweep, node: str) -> Sweep:
 def node_limits(sweep: Sweep) -> list[dict[str, Any]]:
     """Return a row for each node: node, host, generations, peak_flops_per_s, bandwidth_bytes_per_s and capacity, those
     of most threads."""
-    found = []
+    result = []
     for name in sweep.nodes:
         machines = [row for row in sweep.machines if row.node.name == name]
         last = machines[-1] if machines else sweep.machine
         threads = max(map(int, last.capacity), default=1)
         capacities = [row for row in sweep.capacities if row.node.name == name]
-        found.append(
+        result.append(
             {
                 "node": name,
                 "host": last.node.host,
@@ -39,18 +39,18 @@ def node_limits(sweep: Sweep) -> list[dict[str, Any]]:
                 "capacity": capacity_of([*machines, *capacities], threads).value,
             }
         )
-    return found
+    return result
 
 
 def node_differences(sweep: Sweep) -> list[dict[str, str]]:
     """Return a row for each entry of the environment that differs, and each of its values: entry, value, nodes."""
     environments = {name: dict(leaves(run.environment)) for name, run in sweep.nodes.items()}
     entries = dict.fromkeys(entry for own in environments.values() for entry in own)
-    found = []
+    result = []
     for entry in entries:
         nodes: dict[str, list[str]] = {}
         for name, own in environments.items():
             nodes.setdefault(own.get(entry, ""), []).append(name)
         if len(nodes) > 1 and not is_volatile(entry):
-            found += [{"entry": entry, "value": value, "nodes": ", ".join(on)} for value, on in nodes.items()]
-    return found
+            result += [{"entry": entry, "value": value, "nodes": ", ".join(on)} for value, on in nodes.items()]
+    return result

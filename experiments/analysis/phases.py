@@ -137,5 +137,5 @@ def summary_table(sweep: Sweep) -> pd.DataFrame:
     if len(phases):
         speeds = speeds.merge(phases.drop(columns=["profiles", "remark"]), "left", points)
     options = dict.fromkeys(name for record in sweep.records.values() for name in record)
-    found = [*columns, *(name for name in speeds if name not in options), *options]
-    return with_texts(speeds[[name for name in dict.fromkeys(found) if name in speeds]])
+    result = [*columns, *(name for name in speeds if name not in options), *options]
+    return with_texts(speeds[[name for name in dict.fromkeys(result) if name in speeds]])

@@ -109,12 +109,12 @@ def bound_sentences(sweep: Sweep, plan_id: str) -> list[str]:
         if not floors:
             continue
         total = sum(map(sum, floors.values()))
-        said = []
+        texts = []
         for bound, index in ((ARITHMETIC, 0), (MEMORY, 1)):
             parts = [(phase, both[index] / sum(both)) for phase, both in floors.items()]
             named = [f"{phase} ({share:.0%} of its floor)" for phase, share in parts if share > 0.5 and phase != "load"]
             if named:
-                said.append(f"{', '.join(named)} by {bound}")
+                texts.append(f"{', '.join(named)} by {bound}")
         memory = sum(both[1] for both in floors.values()) / total
         here = [(plan_id, model, count) for model, count in _cpu_points(sweep, plan_id) if count == threads]
         fastest = sweep.times.fastest(here)
@@ -122,7 +122,7 @@ def bound_sentences(sweep: Sweep, plan_id: str) -> list[str]:
         kernels = " ".join(loop.kernel for loop in sweep.plans[plan_id].loops)
         reason = f" ({_why_beaten(kernels)})" if factor < 1 else ""
         sentences.append(
-            f"Bound by model on {plural(threads, 'thread')}: {'; '.join(said)}; loops that memory bounds are "
+            f"Bound by model on {plural(threads, 'thread')}: {'; '.join(texts)}; loops that memory bounds are "
             f"{memory:.0%} of the roofline floor of {rounded(total * 1e3)} ms; a step of {model_label(fastest[1])} "
             f"takes {factor:.2f} times that floor{reason}."
         )
@@ -153,11 +153,11 @@ def unexplained(sweep: Sweep, plan_id: str) -> list[str]:
         f"{row['kernel']}, {row['phase']} ({over[place] / over.sum():.0%}, {1 / row['roof']:.1f} times its floor)"
         for place, row in table.loc[over.nlargest(MOST_NAMED).index].iterrows()
     ]
-    found = measured_step(sweep, plan_id)
-    if found:
-        share = found["bytes_per_s"] / sweep.rates(1)[1]
+    result = measured_step(sweep, plan_id)
+    if result:
+        share = result["bytes_per_s"] / sweep.rates(1)[1]
         why = (
-            f"Counters: {found['per_cycle']:.2f} instructions a cycle, and {share:.0%} of memory's bandwidth, so the "
+            f"Counters: {result['per_cycle']:.2f} instructions a cycle, and {share:.0%} of memory's bandwidth, so the "
             f"rest is {'waiting for memory' if share > 0.5 else 'slow instructions, or data from caches'}."
         )
     else:

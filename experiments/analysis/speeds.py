@@ -32,15 +32,15 @@ def estimate_of(row: Mapping[str, float], name: str) -> Estimate:
 @kept
 def best_serial(sweep: Sweep, plan_id: str) -> Point | None:
     """Return the fastest serial run of the same problem, at any granularity."""
-    found = [(other, SERIAL, 1) for other in sweep.siblings(plan_id, GRANULARITY)]
-    return min((p for p in found if p in sweep.turns), key=lambda p: sweep.typical_time(p).value, default=None)
+    result = [(other, SERIAL, 1) for other in sweep.siblings(plan_id, GRANULARITY)]
+    return min((p for p in result if p in sweep.turns), key=lambda p: sweep.typical_time(p).value, default=None)
 
 
 def forkjoin_forms(sweep: Sweep, plan_id: str, threads: int, gpu: bool = False) -> list[str]:
     """Return the fork-join forms that were measured on this plan and number of threads, on the CPU or on a GPU."""
     wanted = "gpu_forkjoin" if gpu else "forkjoin"
-    found = [m for p, m, t in sweep.turns if (p, t) == (plan_id, threads) and m.name == wanted]
-    return sorted((model for model in found if not model.again), key=model_rank)
+    result = [m for p, m, t in sweep.turns if (p, t) == (plan_id, threads) and m.name == wanted]
+    return sorted((model for model in result if not model.again), key=model_rank)
 
 
 @kept
@@ -187,9 +187,9 @@ def own_best_table(sweep: Sweep) -> pd.DataFrame:
 
 def plans_by_value(sweep: Sweep, plan_ids: Sequence[str], axis: str) -> dict[Any, str]:
     """Return plans that differ in an axis by its value, in the sweep's order."""
-    found, asked = {sweep.records[p][axis]: p for p in plan_ids}, list(sweep.config.get(axis) or ())
-    order = sorted(found, key=lambda value: asked.index(value) if value in asked else len(asked))
-    return {value: found[value] for value in order}
+    result, requested = {sweep.records[p][axis]: p for p in plan_ids}, list(sweep.config.get(axis) or ())
+    order = sorted(result, key=lambda value: requested.index(value) if value in requested else len(requested))
+    return {value: result[value] for value in order}
 
 
 @kept
@@ -256,7 +256,7 @@ def main_plan(sweep: Sweep) -> str:
 def leading_plans(sweep: Sweep) -> list[str]:
     """Return one plan of each network, the main plan first: those whose figures show how plans of a network compare."""
     counts = sweep.samples["plan_id"].value_counts()
-    found: dict[str, str] = {}
+    result: dict[str, str] = {}
     for plan_id in sorted(sweep.plan_ids(), key=lambda plan_id: -counts[plan_id]):
-        found.setdefault(sweep.records[plan_id][NETWORK], plan_id)
-    return list(found.values())
+        result.setdefault(sweep.records[plan_id][NETWORK], plan_id)
+    return list(result.values())

@@ -196,9 +196,9 @@ class Sweep:
     @cached_property
     def records(self) -> dict[str, dict[str, Any]]:
         """The choices behind each plan, by plan_id, all with the same fields; see `record_of`."""
-        found = {plan_id: record_of(plan) for plan_id, plan in self.plans.items()}
-        fields = dict.fromkeys(name for record in found.values() for name in record)
-        return {plan_id: {name: record.get(name) for name in fields} for plan_id, record in found.items()}
+        result = {plan_id: record_of(plan) for plan_id, plan in self.plans.items()}
+        fields = dict.fromkeys(name for record in result.values() for name in record)
+        return {plan_id: {name: record.get(name) for name in fields} for plan_id, record in result.items()}
 
     @cached_property
     def named(self) -> dict[str, dict[str, Any]]:
@@ -210,14 +210,14 @@ class Sweep:
         """Fields of the records that take several values among the plans with samples."""
         return swept_fields([self.records[plan_id] for plan_id in self.plan_ids()])
 
-    def siblings(self, plan_id: str, axis: str, asked: bool = False) -> list[str]:
+    def siblings(self, plan_id: str, axis: str, requested: bool = False) -> list[str]:
         """Return the plans with samples whose records differ from this plan's in `axis` at most, itself included; with
-        `asked`, also those that were to be measured and have no sample."""
+        `requested`, also those that were to be measured and have no sample."""
 
         def rest(plan: str) -> dict[str, Any]:
             return {name: value for name, value in self.records[plan].items() if name != axis}
 
-        return [other for other in (self.plans if asked else self.plan_ids()) if rest(other) == rest(plan_id)]
+        return [other for other in (self.plans if requested else self.plan_ids()) if rest(other) == rest(plan_id)]
 
     def asked_threads(self, plan_id: str) -> list[int]:
         """Return the numbers of threads that a plan was measured on or was to be."""
@@ -250,8 +250,8 @@ class Sweep:
 
     def points_of(self, plan_id: str) -> list[tuple[ModelSpec, int]]:
         """Return (model, threads) of a plan's points that are shown, models in their order."""
-        found = [(model, threads) for plan, model, threads in self.turns if plan == plan_id and self.shows(model)]
-        return sorted(found, key=lambda p: (model_rank(p[0]), p[1]))
+        result = [(model, threads) for plan, model, threads in self.turns if plan == plan_id and self.shows(model)]
+        return sorted(result, key=lambda p: (model_rank(p[0]), p[1]))
 
     def shows(self, model: ModelSpec) -> bool:
         """Return whether a model is drawn."""

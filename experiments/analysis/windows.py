@@ -69,8 +69,8 @@ class Window:
     def critical_cycle(self) -> CycleMean | None:
         """Return the maximum cycle mean with the run's mean block durations, without time that blocks had no CPU; None
         for a graph without a cycle."""
-        found = _cycle_of(self.log)
-        return found if len(found.cycle) else None
+        result = _cycle_of(self.log)
+        return result if len(result.cycle) else None
 
     def path(self, cycle: CycleMean) -> list[tuple[int, int]]:
         """Return (pass, task) of the blocks of a cycle in the window, in order, from its first pass to its last."""
@@ -78,13 +78,13 @@ class Window:
         tokens = {(int(u), int(v)): int(t) for u, v, t in zip(*log.edges, strict=True)}
         nodes = cycle.cycle.tolist()
         steps = [tokens[u, v] for u, v in zip(nodes, nodes[1:] + nodes[:1], strict=True)]
-        found, now = [], self.passes.start - sum(steps)  # the round before ends in the first pass
+        result, now = [], self.passes.start - sum(steps)  # the round before ends in the first pass
         while now < self.passes.stop:
             for node, token in zip(nodes, steps, strict=True):
                 if node < log.num_tasks and now in self.passes:
-                    found.append((now, node))
+                    result.append((now, node))
                 now += token
-        return found
+        return result
 
     def arrows(self, limit: int) -> tuple[np.ndarray, bool]:
         """Return the dependences between blocks whose both ends lie in the window.
@@ -139,12 +139,12 @@ class Window:
 
     def _last_before(self, k, sources, tokens, last) -> tuple[int, int] | None:
         """Return (pass, task) of the predecessor that ended last, through joins; None: none in the window."""
-        found = []
+        result = []
         for u, t in zip(sources.tolist(), tokens.tolist(), strict=True):
             before = last.get((k - t, u)) if u >= self.log.num_tasks else (k - t, u)
             if before is not None and before[0] >= self.passes.start:
-                found.append(before)
-        return max(found, key=lambda block: self.stop[block], default=None)
+                result.append(before)
+        return max(result, key=lambda block: self.stop[block], default=None)
 
 
 @lru_cache(maxsize=16)

@@ -135,8 +135,8 @@ def measure_on(
 
                     def show(running: int, queued: int, lost: int, shards=shards, bar=bar) -> None:
                         done = len(shards) - len(missing_shards(shards, writer.results))
-                        said = f"{done} of {len(shards)} shards done, {running} running, {queued} queued, {lost} lost"
-                        bar.show(done, said)
+                        text = f"{done} of {len(shards)} shards done, {running} running, {queued} queued, {lost} lost"
+                        bar.show(done, text)
 
                     if not engine.measure(shards, keep, show):
                         return None
@@ -177,12 +177,12 @@ def next_shards(
     wanted = undecided()
     measured, spent_s = results.measured, results.spent_s
     if wanted is not None and not wanted:
-        said = f"every question is answered after {measured} repetitions ({format_seconds(spent_s)} of the nodes' time)"
-        say(said)
+        text = f"every question is answered after {measured} repetitions ({format_seconds(spent_s)} of the nodes' time)"
+        say(text)
         return []
     if spent_s >= budget_s:
-        said = f"the nodes have spent the budget of {format_seconds(budget_s)} after {measured} repetitions"
-        say(f"{said}: give a larger budget and the same folder to go on")
+        text = f"the nodes have spent the budget of {format_seconds(budget_s)} after {measured} repetitions"
+        say(f"{text}: give a larger budget and the same folder to go on")
         return []
     return missing(measured + ROUND, wanted)
 

@@ -199,7 +199,7 @@ class DaskEngine:
             if reason and first:
                 raise UsageError(reason)
             if reason or answer["is_watched"]:
-                said = (
+                text = (
                     f"{address} is left out: {reason}"
                     if reason
                     else (
@@ -207,15 +207,17 @@ class DaskEngine:
                         f"DASK_DISTRIBUTED__WORKER__PROFILE__ENABLED=False"
                     )
                 )
-                say(said)
+                say(text)
             self._seen[address] = None if reason else answer
         return [address for address in live if self._seen.get(address)]
 
     def _unfit(self, address: str, answer: Any, live: Sequence[str]) -> str:
         """Return why a worker may not measure beside the others."""
         if isinstance(answer, BaseException) or answer["version"] != version_text():
-            found = answer["version"] if isinstance(answer, dict) else f"{type(answer).__name__}: {answer}"
-            return f"every worker must have forktask {version_text()}, got {found} at {address}; install the same there"
+            result = answer["version"] if isinstance(answer, dict) else f"{type(answer).__name__}: {answer}"
+            return (
+                f"every worker must have forktask {version_text()}, got {result} at {address}; install the same there"
+            )
         one = self._configuration.measure.nodes == "one"
         for other, seen in self._seen.items():
             if seen and seen["instruction_sets"] != answer["instruction_sets"]:

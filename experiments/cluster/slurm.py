@@ -106,8 +106,8 @@ class ArrayTask(NamedTuple):
 
     def folders(self) -> list[Path]:
         """Return the folders of its starts that hold rows, in order."""
-        found = [path for path in self.round.glob(f"{self.index}.*") if (path / SAMPLES).exists()]
-        return sorted(found, key=lambda path: int(path.suffix[1:]))
+        result = [path for path in self.round.glob(f"{self.index}.*") if (path / SAMPLES).exists()]
+        return sorted(result, key=lambda path: int(path.suffix[1:]))
 
 
 def read_job(folder: Path) -> JobArray:
@@ -132,8 +132,8 @@ def tasks_of(folder: Path) -> list[ArrayTask]:
 
 def rounds_of(out_dir: Path | str) -> list[Path]:
     """Return the folders of the rounds of a results folder, in order."""
-    found = Path(out_dir, "slurm").glob("round-*")
-    return sorted((path for path in found if (path / JOB).exists()), key=lambda path: int(path.name[6:]))
+    result = Path(out_dir, "slurm").glob("round-*")
+    return sorted((path for path in result if (path / JOB).exists()), key=lambda path: int(path.name[6:]))
 
 
 def job_id_of(folder: Path) -> str:
@@ -152,13 +152,13 @@ def states_of(job_ids: Sequence[str]) -> dict[tuple[str, int], str]:
     """
     if not job_ids:
         return {}
-    said = _call(["squeue", "--noheader", "--array", "--states=all", "--format=%F %K %T", "--me"])
-    found = {}
-    for line in said.splitlines():
+    text = _call(["squeue", "--noheader", "--array", "--states=all", "--format=%F %K %T", "--me"])
+    result = {}
+    for line in text.splitlines():
         job_id, index, state = line.split()
         if job_id in job_ids and index.isdigit():
-            found[job_id, int(index)] = state
-    return found
+            result[job_id, int(index)] = state
+    return result
 
 
 def task_states(rounds: Iterable[Path]) -> Iterator[tuple[ArrayTask, str]]:
@@ -181,11 +181,11 @@ def check_program(name: str) -> None:
 
 def _call(command: Sequence[str]) -> str:
     check_program(command[0])
-    found = subprocess.run(list(command), capture_output=True, text=True)
-    if found.returncode:
-        said = " ".join(found.stderr.split()) or f"exit code {found.returncode}"
-        raise UsageError(f"Slurm refused {command[0]}, and said {said!r}; mend that and give the same command again")
-    return found.stdout.strip()
+    result = subprocess.run(list(command), capture_output=True, text=True)
+    if result.returncode:
+        text = " ".join(result.stderr.split()) or f"exit code {result.returncode}"
+        raise UsageError(f"Slurm refused {command[0]}, and said {text!r}; mend that and give the same command again")
+    return result.stdout.strip()
 
 
 def describe_jobs(out_dir: Path | str) -> dict[str, Any] | None:
@@ -208,9 +208,9 @@ def describe_jobs(out_dir: Path | str) -> dict[str, Any] | None:
         counts[kind] += len(task.shards)
         live |= names if kind != "ended" else set()
         for start in task.folders():
-            found = read_results(start, "samples")
-            begun += [row.created for row in found.rows[:1]]
-            done |= names - {*map(name_of, missing_shards(task.shards, found))}
+            result = read_results(start, "samples")
+            begun += [row.created for row in result.rows[:1]]
+            done |= names - {*map(name_of, missing_shards(task.shards, result))}
             counts["lost"] += kind == "ended" and (start / BEGUN).exists()
     taken_s = time.time() - datetime.fromisoformat(min(begun)).timestamp() if begun else 0.0
     return {
@@ -221,14 +221,14 @@ def describe_jobs(out_dir: Path | str) -> dict[str, Any] | None:
     }
 
 
-def jobs_text(found: Mapping[str, Any] | None) -> list[str]:
+def jobs_text(result: Mapping[str, Any] | None) -> list[str]:
     """Return lines for people about what `describe_jobs` has found."""
-    if found is None:
+    if result is None:
         return []
-    said = ", ".join(f"{found[kind]} {kind}" for kind in ("running", "queued", "lost"))
-    left = f"; {format_seconds(found['left_s'])} left" if found["left_s"] else ""
-    name = ", ".join(found["jobs"]) or "(not submitted)"
-    return [f"Slurm job {name}: {plural(found['done'], 'shard')} done, {said}{left}"]
+    text = ", ".join(f"{result[kind]} {kind}" for kind in ("running", "queued", "lost"))
+    left = f"; {format_seconds(result['left_s'])} left" if result["left_s"] else ""
+    name = ", ".join(result["jobs"]) or "(not submitted)"
+    return [f"Slurm job {name}: {plural(result['done'], 'shard')} done, {text}{left}"]
 
 
 class SlurmEngine:
@@ -269,8 +269,8 @@ class SlurmEngine:
         """See `Engine`."""
         from ..simulate.predict import MACHINE  # here: it brings pandas, which no other part of this file needs
 
-        found = next(iter(sorted(self._folder.glob(f"slurm/round-*/*.*/{MACHINE}"))), None)
-        return found.read_text() if found else ""
+        result = next(iter(sorted(self._folder.glob(f"slurm/round-*/*.*/{MACHINE}"))), None)
+        return result.read_text() if result else ""
 
     def measure(self, shards: Sequence[Shard], keep: Keep, show: Show) -> bool:
         """See `Engine`."""
@@ -303,7 +303,7 @@ class SlurmEngine:
         )
         folder.mkdir(parents=True, exist_ok=True)
         node = self._run.node.scheduler if one and self._run else ""
-        asked = [
+        requested = [
             f"--job-name=forktask-{self._folder.name}",
             f"--array=0-{len(tasks) - 1}",
             "--nodes=1",
@@ -316,7 +316,7 @@ class SlurmEngine:
             *([f"--nodelist={node}"] if node else []),
             *options.directives(),
         ]
-        quoted = (f'"{option}"' if " " in option else option for option in asked)
+        quoted = (f'"{option}"' if " " in option else option for option in requested)
         # `exec`: the signal goes to the process of the script, which then is the interpreter.
         python = options.python or sys.executable
         lines = [
@@ -401,14 +401,14 @@ def most_tasks() -> int:
     """Return how many tasks an array may have; where a script is written without a scheduler, by its default."""
     if shutil.which("scontrol") is None:
         return TASKS
-    found = re.search(r"^MaxArraySize\s*=\s*(\d+)", _call(["scontrol", "show", "config"]), re.MULTILINE)
-    return max(int(found[1]) - 1, 1) if found else TASKS
+    result = re.search(r"^MaxArraySize\s*=\s*(\d+)", _call(["scontrol", "show", "config"]), re.MULTILINE)
+    return max(int(result[1]) - 1, 1) if result else TASKS
 
 
 def _last_words(folder: Path) -> str:
     """Return the end of a log of an array's tasks, as a clause."""
     for path in sorted(folder.glob("*.log")):
         if lines := path.read_text(errors="replace").split("\n"):
-            said = next((line for line in reversed(lines) if line.strip()), "")
-            return f"whose log {path.name} ends with {said!r}"
+            text = next((line for line in reversed(lines) if line.strip()), "")
+            return f"whose log {path.name} ends with {text!r}"
     return "which has no log: nodes must be able to write to that folder, which they share with this machine"

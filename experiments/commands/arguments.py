@@ -244,12 +244,12 @@ def _one_text(text: str) -> tuple[str]:
 def numbers(text: str, least: int = 0, most: int = MOST) -> tuple[int, ...]:
     """Parse whole numbers between commas, each once; a type for argparse."""
     try:
-        found = tuple(dict.fromkeys(parse_whole(part) for part in text.split(",")))
+        result = tuple(dict.fromkeys(parse_whole(part) for part in text.split(",")))
     except ValueError:
         raise ArgumentTypeError(f"takes whole numbers separated by commas, got {text!r}") from None
-    if not least <= min(found) <= max(found) <= most:
+    if not least <= min(result) <= max(result) <= most:
         raise ArgumentTypeError(f"takes whole numbers in [{least}, {most}] separated by commas, got {text!r}")
-    return found
+    return result
 
 
 def number_from(least: float, kind: type = int, most: float = MOST) -> Callable[[str], Any]:
@@ -308,8 +308,8 @@ def models(arguments: Namespace, peers: bool = False) -> Sequence[ModelSpec]:
     from ..subjects.models import check_ours, models_on
 
     named = [part for part in arguments.models.split(",") if part]
-    found = models_on(getattr(arguments, "device", None), named, arguments.default_models)
-    return found if peers else check_ours(found)
+    result = models_on(getattr(arguments, "device", None), named, arguments.default_models)
+    return result if peers else check_ours(result)
 
 
 def add_threads(parser: ArgumentParser, default: str = "1,2,4,... up to the physical cores of this process") -> None:
@@ -329,9 +329,9 @@ def threads(arguments: Namespace) -> tuple[int, ...]:
     from ..machine.topology import core_counts
     from ..subjects.models import check_counts
 
-    asked = (arguments.threads,) if isinstance(arguments.threads, int) else arguments.threads
-    if asked != "cores":
-        return check_counts(models(arguments, peers=True), asked)
+    requested = (arguments.threads,) if isinstance(arguments.threads, int) else arguments.threads
+    if requested != "cores":
+        return check_counts(models(arguments, peers=True), requested)
     on_gpu = getattr(arguments, "device", None) == "gpu"
     if on_gpu and all(spec.model.max_threads == 1 for spec in models(arguments, peers=True)):
         return (1,)

@@ -43,8 +43,8 @@ def call(arguments: Namespace) -> int:
     from ..training.train import configure
 
     forms = getattr(arguments, "conv", (TrainingConfig().conv,))
-    asked = {**given(arguments, TrainingConfig), "conv": forms[0], "out": folder_of(arguments)}
-    config = configure(asked, False, arguments.device, arguments.oversubscribe)
+    requested = {**given(arguments, TrainingConfig), "conv": forms[0], "out": folder_of(arguments)}
+    config = configure(requested, False, arguments.device, arguments.oversubscribe)
     settings = EvaluationSettings(**given(arguments, EvaluationSettings))
     rows = evaluate(config, forms, settings, progress_printer(arguments))
     as_json = msgspec.json.format(msgspec.json.encode(rows), indent=1).decode()

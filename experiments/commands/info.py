@@ -29,10 +29,10 @@ def call(arguments: Namespace) -> int:
         from ..results.files import MACHINE, check_writable
 
         check_writable(arguments.machine, MACHINE)
-    found = describe_machine()
+    result = describe_machine()
     if arguments.machine:
         from ..simulate.measured_machine import write_machine
 
         write_machine(arguments.machine)
-    show(arguments, found, format_page)
-    return 1 if arguments.strict and found["verdict"]["level"] == "not fit" else 0
+    show(arguments, result, format_page)
+    return 1 if arguments.strict and result["verdict"]["level"] == "not fit" else 0

@@ -53,21 +53,21 @@ class Parser(argparse.ArgumentParser):
         declare, self.declare = self.declare, None
         if declare is not None:
             declare(self)
-        found, rest = super().parse_known_args(args, namespace)
+        result, rest = super().parse_known_args(args, namespace)
         if rest:  # refused here and not by the parser above, which does not know the options
             word = rest[0].partition("=")[0]
             meant = self.elsewhere(word) or did_you_mean(word, self._option_string_actions)
             if not word.startswith("-"):
                 meant += "; several values of an option have commas between them, as in --batch 4,16"
             self.error(f"no such argument: {' '.join(rest)}{meant}")
-        return found, rest
+        return result, rest
 
     def error(self, message: str):
-        said = re.sub(r"^argument (--[\w-]+): (?=must |takes )", r"\1 ", message)
-        choice = re.search(r"invalid choice: '(.*)' \(choose from (.*)\)$", said)
+        text = re.sub(r"^argument (--[\w-]+): (?=must |takes )", r"\1 ", message)
+        choice = re.search(r"invalid choice: '(.*)' \(choose from (.*)\)$", text)
         if choice:
-            said += did_you_mean(choice[1], re.findall(r"'([^']*)'", choice[2]))
-        raise UsageError(f"{said}; see {self.prog} --help")
+            text += did_you_mean(choice[1], re.findall(r"'([^']*)'", choice[2]))
+        raise UsageError(f"{text}; see {self.prog} --help")
 
 
 class PrintCompletion(argparse.Action):
@@ -142,8 +142,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         place = f"{error.filename}: " if error.filename is not None else ""
         return _say(f"error: {place}{error.strerror or error}; mend that and give the same command again")
     except MemoryError as error:
-        found = str(error) or "memory must suffice, and the system gave no more; ask for less, or raise the limit"
-        return _say(f"error: {found}")
+        result = str(error) or "memory must suffice, and the system gave no more; ask for less, or raise the limit"
+        return _say(f"error: {result}")
     except Exception as error:
         if _was_interrupted(error):
             return _say("interrupted", 130)

@@ -43,6 +43,6 @@ def call(arguments: Namespace) -> int:
         plural(sum(merged.rows.get(kind, 0) for kind in kinds), kinds[0])
         for kinds in (("machine",), ("sample",), ("profile", "gpu_profile"), ("failure",))
     )
-    said = f"{arguments.out}: {nodes}, {samples}, {profiles}, {failures}; {merged.dropped} second copies were left out"
-    show(arguments, {"folder": arguments.out, "rows": merged.rows, "dropped": merged.dropped}, lambda _: said)
+    text = f"{arguments.out}: {nodes}, {samples}, {profiles}, {failures}; {merged.dropped} second copies were left out"
+    show(arguments, {"folder": arguments.out, "rows": merged.rows, "dropped": merged.dropped}, lambda _: text)
     return 0

@@ -65,20 +65,20 @@ def call(arguments: Namespace) -> int:
     from ..metg.metg import MetgSettings, measure_metg
     from ..metg.table import format_table
 
-    asked = given(arguments, TaskBenchOptions)
-    specs, options = models(arguments), TaskBenchOptions(**asked)
+    requested = given(arguments, TaskBenchOptions)
+    specs, options = models(arguments), TaskBenchOptions(**requested)
     if arguments.network is None:
         if unused := given(arguments, PlanOptions):
             flag = next(iter(unused)).replace("_", "-")
             raise UsageError(f"--{flag} is an option of plans of networks, got it without --network; leave it out")
         patterns = arguments.pattern
         graphs = task_bench_graphs(patterns, options, arguments.device)
-        if "radix" in asked and not {*patterns} & {*PATTERNS_WITH_RADIX}:
+        if "radix" in requested and not {*patterns} & {*PATTERNS_WITH_RADIX}:
             raise UsageError(
                 f"--radix is for the patterns {', '.join(PATTERNS_WITH_RADIX)}, got {', '.join(patterns)}; leave it out"
             )
     else:
-        if unused := asked.keys() - {"kernel"}:
+        if unused := requested.keys() - {"kernel"}:
             flag = "no-check" if "check" in unused else min(unused)
             raise UsageError(f"--{flag} is an option of Task Bench graphs, got it with --network; leave it out")
         graphs = [network_graph(arguments.network, plan_options(arguments), options, arguments.device)]

@@ -52,8 +52,8 @@ def call(arguments: Namespace) -> int:
     """Write the report, or the part of it that is asked for."""
     parts = [name for name in _PARTS if name and getattr(arguments, name)]
     if len(parts) > 1:
-        asked = ", ".join(_OPTIONS[name] for name in parts)
-        raise UsageError(f"one part of a report is written at a time, got {asked}; give a command for each")
+        requested = ", ".join(_OPTIONS[name] for name in parts)
+        raise UsageError(f"one part of a report is written at a time, got {requested}; give a command for each")
     part = parts[0] if parts else ""
     write, belonging = _PARTS[part]
     for name in ("all", "column", "kind", "plan", "no_title", "models", "names", "file", "json"):

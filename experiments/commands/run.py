@@ -83,8 +83,8 @@ def call(arguments: Namespace) -> int:
     path = given_or_shipped(arguments.file)
     if kind_of(path) == "sweep":
         return _run_sweep(path, arguments)
-    asked = (*(name for name in OF_SWEEPS if getattr(arguments, name, None)), *given(arguments, Placement))
-    if unused := next(iter(asked), None):
+    requested = (*(name for name in OF_SWEEPS if getattr(arguments, name, None)), *given(arguments, Placement))
+    if unused := next(iter(requested), None):
         unused = unused.removesuffix("_s").replace("_", "-")
         raise UsageError(f"--{unused} is for sweeps, got it with the study {arguments.file}; leave it out")
     return _run_study(path, arguments)

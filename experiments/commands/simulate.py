@@ -42,7 +42,7 @@ def call(arguments: Namespace) -> int:
     """Simulate, print a table and draw a figure."""
     from ..report.simulation import format_simulation, simulate_folder
 
-    found = simulate_folder(
+    result = simulate_folder(
         arguments.folder,
         threads=arguments.threads,
         models=arguments.models,
@@ -54,5 +54,5 @@ def call(arguments: Namespace) -> int:
         column=arguments.column,
         title=not arguments.no_title,
     )
-    show(arguments, found, format_simulation)
+    show(arguments, result, format_simulation)
     return 0

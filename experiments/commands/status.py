@@ -39,9 +39,9 @@ def call(arguments: Namespace) -> int:
         if results.rows:
             results.run.check_holds("samples", arguments.folder)
         jobs = describe_jobs(arguments.folder)
-        found: dict[str, Any] = {**(describe_status(results) if results.rows else {}), "jobs": jobs}
+        result: dict[str, Any] = {**(describe_status(results) if results.rows else {}), "jobs": jobs}
         rows = status_text if results.rows else lambda _: NOTHING
-        show(arguments, found, lambda found, jobs=jobs, rows=rows: "\n".join([*jobs_text(jobs), rows(found)]))
+        show(arguments, result, lambda result, jobs=jobs, rows=rows: "\n".join([*jobs_text(jobs), rows(result)]))
         if not arguments.watch or not jobs or not jobs["running"] + jobs["queued"]:
             return 0
         time.sleep(WATCH_S)

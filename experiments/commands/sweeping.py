@@ -26,9 +26,9 @@ def add_output(parser: ArgumentParser) -> None:
         help="then log what every thread does, once for each plan and model of a sweep on most threads: Gantt "
         "pictures and losses",
     )
-    said = "of a sweep: sessions in the folder at the end, one more at least; from three on intervals are over them"
+    text = "of a sweep: sessions in the folder at the end, one more at least; from three on intervals are over them"
     parser.add_argument(
-        "--sessions", type=number_from(1, most=1000), default=SUPPRESS, metavar="N", help=f"{said}; default: 1"
+        "--sessions", type=number_from(1, most=1000), default=SUPPRESS, metavar="N", help=f"{text}; default: 1"
     )
     parser.add_argument(
         "--every",
@@ -56,10 +56,10 @@ def print_expected(configuration, arguments: Namespace) -> int:
         check_run(arguments.out, "samples", configuration.as_dict(), CHANGEABLE)
     if not arguments.on:  # the nodes of a cluster have memory of their own
         check_some_fit(configuration.plans(), configuration.measure.memory_limit)
-    found = expected(configuration)
+    result = expected(configuration)
     if arguments.json:
-        del found["plans"]
-    show(arguments, found, expected_text)
+        del result["plans"]
+    show(arguments, result, expected_text)
     return 0
 
 

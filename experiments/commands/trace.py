@@ -87,12 +87,12 @@ def call(arguments: Namespace) -> int:
     )
     configuration = Configuration("Traces of execution models", Grid(**check_axes(axes)), measuring)
     folder = folder_of(arguments)
-    asked = {
+    requested = {
         "iterations": arguments.iterations,
         "adds_sessions": False,
         "trace": partial(write_trace_files, shown=arguments.show),
     }
-    compared = measure_comparison(configuration, folder, command_line(folder), **asked)
+    compared = measure_comparison(configuration, folder, command_line(folder), **requested)
     if not compared.usable:
         return 1
     write_report(folder)

@@ -71,5 +71,5 @@ def call(arguments: Namespace) -> int:
     if not measure_comparison(configuration, folder, command_line(folder)).usable:
         return 1
     write_report(folder)
-    show(arguments, search_result(folder), lambda found: as_text(found, folder))
+    show(arguments, search_result(folder), lambda result: as_text(result, folder))
     return 0

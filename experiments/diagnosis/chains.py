@@ -83,11 +83,11 @@ def find_chains(plan: Plan, seconds: np.ndarray) -> list[Chain]:
 
 def cycle_parts(plan: Plan, graph: TaskGraph, seconds: Sequence[float]) -> tuple[float, list[tuple[str, float]]]:
     """Return the maximum cycle mean, and the parts of the critical cycle's time by layer and phase, largest first."""
-    found = cycle_mean(graph, seconds)
+    result = cycle_mean(graph, seconds)
     parts: Counter = Counter()
-    for node in found.cycle:
+    for node in result.cycle:
         if node < plan.num_tasks:
             loop = plan.loops[int(plan.task_loop[node])]
             parts[f"{loop.layer or loop.name} {loop.phase}"] += float(seconds[node])
     total = sum(parts.values()) or 1.0
-    return found.mean_s, [(name, part / total) for name, part in parts.most_common()]
+    return result.mean_s, [(name, part / total) for name, part in parts.most_common()]

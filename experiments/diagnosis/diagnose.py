@@ -62,8 +62,8 @@ class Finding:
 
 def diagnose(case: Case) -> list[Finding]:
     """Return the findings of a plan, the most costly first."""
-    found = [finding for look in LOOKS for finding in look(case)]
-    worth = [finding for finding in found if finding.cost_s >= LEAST_PART * case.work_s / case.threads]
+    result = [finding for look in LOOKS for finding in look(case)]
+    worth = [finding for finding in result if finding.cost_s >= LEAST_PART * case.work_s / case.threads]
     return sorted(worth, key=lambda finding: -finding.cost_s)
 
 
@@ -188,8 +188,8 @@ def _granularity(case: Case) -> Iterator[Finding]:
     """Blocks too short for their runtime, or too few for the threads."""
     mean = case.work_s / max(case.plan.num_tasks, 1)
     model, now = case.best
-    found = simulate(case.subject, model, case.threads)
-    runtime = found.runtime_s / case.threads
+    result = simulate(case.subject, model, case.threads)
+    runtime = result.runtime_s / case.threads
     cut = re.fullmatch(r"images=(\d+)", str(case.options.get("granularity", "")))
     if runtime > 0.05 * now:
         yield Finding(
@@ -200,7 +200,7 @@ def _granularity(case: Case) -> Iterator[Finding]:
             "coarser blocks (--granularity)",
             f"at most {format_time(runtime)} a step",
         )
-    idle = found.idle_s / case.threads
+    idle = result.idle_s / case.threads
     few = [loop for loop in case.plan.loops if loop.num_blocks < case.threads]
     held = sum(float(case.seconds[p.first_task : p.first_task + p.num_blocks].sum()) for p in few)
     if idle < 0.05 * now:

@@ -51,7 +51,7 @@ def busy_and_idle(log: EventLog) -> tuple[float, dict[str, float]]:
     def during(chosen: np.ndarray) -> np.ndarray:
         return number_at(events[chosen], start) > 0
 
-    found = {
+    result = {
         "busy": during(of[STREAM] & (states == RUNNING)),
         "copies": during(states == COPYING),
         "host blocks": during((of[HOST] | of[THREAD]) & (states == RUNNING)),
@@ -59,7 +59,7 @@ def busy_and_idle(log: EventLog) -> tuple[float, dict[str, float]]:
         "launches": np.ones(len(start), bool),
     }
     left, seconds = np.ones(len(start), bool), {}
-    for name, chosen in found.items():
+    for name, chosen in result.items():
         seconds[name] = float(length[left & chosen].sum()) * 1e-9 / log.about["iterations"]
         left &= ~chosen
     return seconds.pop("busy"), seconds
@@ -78,7 +78,7 @@ def explain(log: EventLog) -> list[tuple[str, float, str, str]]:
     num_bytes = int(log.copies["num_bytes"].sum())
     copying_s = float((log.copies["stop_ns"] - log.copies["start_ns"]).sum()) * 1e-9
     graphs, advice = "graph of" in log.loops["name"][0], log.model.model.advice
-    said = {
+    texts = {
         "launches": (
             f"the device has nothing to run while the host launches: {count:.3g} launches a step, which run for "
             f"{format_time(mean_s)} on average",
@@ -101,7 +101,7 @@ def explain(log: EventLog) -> list[tuple[str, float, str, str]]:
         ),
     }
     rows = [
-        (name, seconds, f"{said[name][0]}; {format_time(seconds)} of a step of {format_time(step_s)}.", said[name][1])
+        (name, seconds, f"{texts[name][0]}; {format_time(seconds)} of a step of {format_time(step_s)}.", texts[name][1])
         for name, seconds in idle_s.items()
         if seconds >= LEAST_PART * step_s
     ]
@@ -124,11 +124,11 @@ def diagnose_log(log: EventLog, case: Case | None = None, beside: Sequence[Event
     slow: dict[str, list[Outliers]] = {}
     for one in find_outliers(log):
         slow.setdefault(one.cause, []).append(one)
-    found = list(_lanes(log) if log.of_gpu else _losses(log, case, beside, slow))
-    if any(finding.kind == "preemption" for finding in found):
+    result = list(_lanes(log) if log.of_gpu else _losses(log, case, beside, slow))
+    if any(finding.kind == "preemption" for finding in result):
         slow.pop("preempted", None)  # that finding names them
-    found += [_outliers(log, loops) for loops in slow.values()]
-    return sorted(found, key=lambda finding: -finding.cost_s)
+    result += [_outliers(log, loops) for loops in slow.values()]
+    return sorted(result, key=lambda finding: -finding.cost_s)
 
 
 def lost_by_loop(log: EventLog, serial: EventLog | None = None) -> dict[str, np.ndarray]:
@@ -143,9 +143,9 @@ def lost_by_loop(log: EventLog, serial: EventLog | None = None) -> dict[str, np.
     names = list(LOSSES)
     locked = log.events["state"] == LOCK
     kinds = {name: (classes == names.index(name)) & ~locked for name in WAITING[:-1]}
-    found = {name: np.append(by_loop[:, names.index(name)], 0.0) for name in OWN}
-    found |= {name: meanwhile(log, log.events[chosen]) for name, chosen in {**kinds, "lock": locked}.items()}
-    return {name: time * 1e-9 / (log.about["threads"] * log.about["iterations"]) for name, time in found.items()}
+    result = {name: np.append(by_loop[:, names.index(name)], 0.0) for name in OWN}
+    result |= {name: meanwhile(log, log.events[chosen]) for name, chosen in {**kinds, "lock": locked}.items()}
+    return {name: time * 1e-9 / (log.about["threads"] * log.about["iterations"]) for name, time in result.items()}
 
 
 def meanwhile(log: EventLog, waits: np.ndarray) -> np.ndarray:

@@ -72,7 +72,7 @@ def find_outliers(log: EventLog) -> list[Outliers]:
     pauses, faults = _pauses(blocks), log.about.get("page_faults")
     seconds = (blocks["stop_ns"] - blocks["start_ns"]) * 1e-9
     loop_of = log.task_loop[blocks["task"]]
-    found = []
+    result = []
     for number, name in enumerate(log.loops["name"]):
         mine = np.flatnonzero(loop_of == number)
         if not len(mine):
@@ -84,7 +84,7 @@ def find_outliers(log: EventLog) -> list[Outliers]:
         own = blocks[mine]
         for cause, chosen, evidence in _causes(own, passes[mine], slow, taken[mine], pauses, faults):
             workers = set(own["worker"][chosen].tolist())
-            found.append(
+            result.append(
                 Outliers(
                     loop=name,
                     count=int(chosen.sum()),
@@ -97,7 +97,7 @@ def find_outliers(log: EventLog) -> list[Outliers]:
                     evidence=evidence,
                 )
             )
-    return sorted(found, key=lambda one: -one.seconds)
+    return sorted(result, key=lambda one: -one.seconds)
 
 
 def _causes(runs, passes, slow, taken, pauses, faults) -> Iterator[tuple[str, np.ndarray, str]]:

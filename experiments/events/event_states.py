@@ -273,7 +273,7 @@ def _states_of_worker(plan, blocks, spells, worker, model, causes, windows, run_
     moments = np.unique(np.clip(np.concatenate(cuts), *run_ns))
     start = moments[:-1]
     block = _inside(blocks["start_ns"], blocks["stop_ns"], start)
-    found = {kind: _inside(part["start_ns"], part["stop_ns"], start) >= 0 for kind, part in intervals.items()}
+    result = {kind: _inside(part["start_ns"], part["stop_ns"], start) >= 0 for kind, part in intervals.items()}
     cause = causes[1][np.clip(np.searchsorted(causes[0], start, "right") - 1, 0, None)]
     following = np.searchsorted(blocks["start_ns"], start, "right")  # the block that the worker runs next
     waiting = np.where(cause == READY, WAITING_READY, np.where(cause == BEHIND_BARRIER, BARRIER, WAITING_NONE))
@@ -292,9 +292,9 @@ def _states_of_worker(plan, blocks, spells, worker, model, causes, windows, run_
         at_barrier = (window >= 0) & (ahead != window)
         between = np.where(at_barrier, BARRIER, SCHEDULING)
     kinds = ("preempted", "asleep", "running", "lock", "waiting", "device", "copying", "creating")
-    found["running"] = block >= 0
+    result["running"] = block >= 0
     state = np.select(
-        [found[kind] for kind in kinds],
+        [result[kind] for kind in kinds],
         [PREEMPTED, ASLEEP, RUNNING, LOCK, waiting, WAITING_DEVICE, COPYING, CREATING],
         between,
     ).astype(np.uint8)

@@ -82,8 +82,8 @@ def decode(path: Path | str, height: int, width: int, decoder: str = "pillow") -
     try:
         if not stat.S_ISREG(os.stat(path).st_mode):
             raise OSError("it is no regular file")  # opening a pipe would wait for ever
-        found = _decode_jpeg(path, height, width) if decoder == "simplejpeg" else None
-        pixels, (upside_down, mirrored, turned) = found or _decode_any(path, height, width)
+        result = _decode_jpeg(path, height, width) if decoder == "simplejpeg" else None
+        pixels, (upside_down, mirrored, turned) = result or _decode_any(path, height, width)
     except Exception as error:  # there is no end to what libraries raise for damaged files
         reason = getattr(error, "strerror", None) or str(error).replace(f" {str(path)!r}", "") or type(error).__name__
         raise BrokenImage(f"{path} cannot be decoded ({reason})", "repair it") from None

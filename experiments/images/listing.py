@@ -81,15 +81,15 @@ def list_classes(folder: Path) -> Listing:
         files = {name: _images_of_class(folder, name) for name in inside}
         rows = [(file, name, "") for name, (images, _) in files.items() for file in images]
         return _make(folder, rows, [file for _, others in files.values() for file in others])
-    found, passed_over, classes = [], [], {}
+    result, passed_over, classes = [], [], {}
     for split, name in splits.items():
         classes[split] = set(_folders(folder / name))
         for label in sorted(classes[split]):
             images, others = _images_of_class(folder, f"{name}/{label}")
-            found += [(file, label, split) for file in images]
+            result += [(file, label, split) for file in images]
             passed_over += others
     _check_same_classes(classes, folder)
-    return _make(folder, found, passed_over)
+    return _make(folder, result, passed_over)
 
 
 def list_table(path: Path) -> Listing:
@@ -157,19 +157,19 @@ def _refuse_unreadable(error: OSError) -> None:
 def _images_of_class(folder: Path, name: str) -> tuple[list[str], list[str]]:
     """Paths of the images below a class's folder, at any depth, and of other files that are not hidden; links to
     folders in it are not followed."""
-    found: list[str] = []
+    result: list[str] = []
     others: list[str] = []
     for at, _, files in os.walk(folder / name, onerror=_refuse_unreadable):
         for file in files:
             if not file.startswith("."):
-                kind = found if file.lower().endswith(ENDINGS) else others
+                kind = result if file.lower().endswith(ENDINGS) else others
                 kind.append(os.path.relpath(os.path.join(at, file), folder))
-    if not found:
+    if not result:
         raise UsageError(
             f"each class's folder must hold images ({', '.join(ENDINGS)}), got none in {str(folder / name)!r}; remove "
             f"the folder or name another"
         )
-    return sorted(found), sorted(others)
+    return sorted(result), sorted(others)
 
 
 def _check_same_classes(classes: dict[str, set[str]], source: Path) -> None:

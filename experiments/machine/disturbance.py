@@ -104,8 +104,8 @@ def oom_kills(root="/") -> int:
 def read_pressure(root="/") -> dict | None:
     """Read the line `some` of /proc/pressure/cpu: {"avg10": %, ..., "total": us}; None if the kernel has none."""
     some = read_fields(Path(root, "proc/pressure/cpu"), " ").get("some")
-    found = parsed(lambda text: {key: float(value) for key, value in (x.split("=") for x in text.split())}, some)
-    return found if found and found.keys() >= {"avg10", "total"} else None
+    result = parsed(lambda text: {key: float(value) for key, value in (x.split("=") for x in text.split())}, some)
+    return result if result and result.keys() >= {"avg10", "total"} else None
 
 
 def _ticks(root="/") -> tuple[int | None, int | None]:

@@ -56,27 +56,27 @@ def find_counters(root="/") -> list[Path]:
 
 def find_sensors(root="/") -> list[Sensor]:
     """Return the INA sensors of a board; of several rails the one that feeds it (`VDD_IN`, `5V_IN`), if named."""
-    found: list[Sensor] = []
+    result: list[Sensor] = []
     for folder in sorted(Path(root, "sys/class/hwmon").glob("hwmon*")):
         chip = read_text(folder / "name") or ""
         if not chip.startswith("ina"):
             continue
         if (folder / "power1_input").exists():
-            found.append(Sensor(read_text(folder / "power1_label") or chip, (folder / "power1_input",), 1e-6))
+            result.append(Sensor(read_text(folder / "power1_label") or chip, (folder / "power1_input",), 1e-6))
             continue
         for current in sorted(folder.glob("curr[0-9]_input")):
             voltage = folder / current.name.replace("curr", "in")
             label = read_text(folder / f"in{current.name[4]}_label")
             # Channels without a label are not connected; the chip's sum of shunt voltages has no voltage of its own.
             if label and "sum" not in label and voltage.exists():
-                found.append(Sensor(label, (voltage, current), 1e-6))
+                result.append(Sensor(label, (voltage, current), 1e-6))
     # The driver of older Jetson boards.
     for power in sorted(Path(root, "sys/bus/i2c/drivers/ina3221x").glob("*/iio:device*/in_power[0-9]_input")):
         label = read_text(power.with_name(f"rail_name_{power.name[8]}")) or power.name
-        found.append(Sensor(label, (power,), 1e-3))
-    found = [sensor for sensor in found if sensor.watts() is not None]
-    whole = [sensor for sensor in found if re.search(r"(^|_)IN$", sensor.name)]
-    return whole or found
+        result.append(Sensor(label, (power,), 1e-3))
+    result = [sensor for sensor in result if sensor.watts() is not None]
+    whole = [sensor for sensor in result if re.search(r"(^|_)IN$", sensor.name)]
+    return whole or result
 
 
 class EnergyMeter:

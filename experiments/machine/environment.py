@@ -250,5 +250,5 @@ def environment_id(environment: dict) -> str:
 
 def described_environment(variables=None) -> dict:
     """Return what a results folder keeps of the environment, see `collect`: "environment" and "environment_id"."""
-    found = collect(variables=variables)
-    return {"environment": found, "environment_id": environment_id(found)}
+    result = collect(variables=variables)
+    return {"environment": result, "environment_id": environment_id(result)}

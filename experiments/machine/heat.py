@@ -17,15 +17,15 @@ PI_SLOWED = 0b1111
 
 def read_temperature_c(root="/") -> float | None:
     """Return the temperature of the processor's hottest sensor, in degrees Celsius; None if the machine hides it."""
-    found = []
+    result = []
     for zone in Path(root, "sys/class/thermal").glob("thermal_zone*"):
         if re.search(r"cpu|pkg|soc|core|tj", (read_text(zone / "type") or "").lower()):
-            found.append(read_int(zone / "temp"))
+            result.append(read_int(zone / "temp"))
     for folder in Path(root, "sys/class/hwmon").glob("hwmon*"):
         if read_text(folder / "name") in PROCESSOR_SENSORS:
-            found += [read_int(path) for path in folder.glob("temp*_input")]
+            result += [read_int(path) for path in folder.glob("temp*_input")]
     # A sensor that is switched off answers with an error or with a temperature far below zero.
-    known = [value for value in found if value is not None and value > -50_000]
+    known = [value for value in result if value is not None and value > -50_000]
     return max(known) / 1000 if known else None
 
 
@@ -38,12 +38,12 @@ def count_throttles(root="/") -> int | None:
 
 def is_throttled(root="/") -> bool | None:
     """Return whether a cooling device or the firmware slows the CPUs at this moment; None where neither tells."""
-    found = []
+    result = []
     for device in Path(root, "sys/class/thermal").glob("cooling_device*"):
         if (read_text(device / "type") or "").startswith(("thermal-cpufreq", "cpufreq", "Processor")):
             state = read_int(device / "cur_state")
-            found += [] if state is None else [state > 0]
+            result += [] if state is None else [state > 0]
     for path in Path(root, "sys/devices/platform").glob("soc*/soc*firmware/get_throttled"):
         bits = parsed(lambda text: int(text, 16), read_text(path))
-        found += [] if bits is None else [bool(bits & PI_SLOWED)]
-    return any(found) if found else None
+        result += [] if bits is None else [bool(bits & PI_SLOWED)]
+    return any(result) if result else None

@@ -34,10 +34,10 @@ def describe_machine() -> dict:
     }
 
 
-def format_page(found: dict) -> str:
+def format_page(result: dict) -> str:
     """Format the result of `describe_machine` for a terminal: one topic a line, then the verdict."""
-    judgement = found["verdict"]
-    lines = [f"{topic:<12}{text}" for topic, text in machine_topics(found).items()]
+    judgement = result["verdict"]
+    lines = [f"{topic:<12}{text}" for topic, text in machine_topics(result).items()]
     lines += ["", f"Verdict: {judgement['level']} for measuring"]
     for reason in judgement["reasons"]:
         mark = "!" if reason["level"] == UNFIT else "-"
@@ -46,10 +46,10 @@ def format_page(found: dict) -> str:
     return "\n".join(lines)
 
 
-def machine_topics(found: dict) -> dict[str, str]:
+def machine_topics(result: dict) -> dict[str, str]:
     """Return what `describe_machine` found, in words, by topic."""
-    environment, machine = found["environment"], found["machine"]
-    return {**_hardware(environment, found["gpus"]), **_measured(environment, machine), **_software(environment)}
+    environment, machine = result["environment"], result["machine"]
+    return {**_hardware(environment, result["gpus"]), **_measured(environment, machine), **_software(environment)}
 
 
 def _hardware(environment: dict, gpus: list[dict]) -> dict[str, str]:
@@ -119,11 +119,11 @@ def _measured(environment: dict, machine: dict) -> dict[str, str]:
 def _additions(by_cpu: dict[str, float], virtual: bool | None) -> str:
     """Return how many integer additions each CPU does in a cycle, and in a virtual machine what that says of it."""
     states = {True: " (half a core)", False: " (whole core)"}
-    said = [
+    texts = [
         f"{rate:.1f} on CPU {cpu}{states[rate < HALF_CORE] if virtual else ''}"
         for cpu, rate in itertools.islice(by_cpu.items(), 16)
     ]
-    return f"integer additions a cycle: {', '.join(said)}{', ...' if len(by_cpu) > 16 else ''}"
+    return f"integer additions a cycle: {', '.join(texts)}{', ...' if len(by_cpu) > 16 else ''}"
 
 
 def _software(environment: dict) -> dict[str, str]:

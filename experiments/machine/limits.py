@@ -35,11 +35,11 @@ def measure_capacity(threads: Iterable[int], order: Order = DEFAULT_ORDER, secon
 
 def _by_threads(threads: Iterable[int], measure: Callable[[int], float]) -> dict[str, float]:
     """Return what is measured by number of threads, without those of which this process cannot have so many."""
-    found = {}
+    result = {}
     for n in threads:
         with suppress(MachineError):  # the samples of so many threads fail too, and say why
-            found[str(n)] = measure(n)
-    return found
+            result[str(n)] = measure(n)
+    return result
 
 
 def measure_machine(environment: dict | None = None, seconds: float = 0.1, order: Order = DEFAULT_ORDER) -> dict:

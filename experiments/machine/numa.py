@@ -75,9 +75,9 @@ def bytes_by_node(arrays: Iterable[np.ndarray]) -> dict[str, int]:
         return {}
     pages = np.unique(np.concatenate(spans)) * np.uint64(page_bytes)  # arrays may share some
     nodes = np.full(len(pages), -1, np.int32)
-    addresses, found = (ctypes.c_void_p(each.ctypes.data) for each in (pages, nodes))
+    addresses, result = (ctypes.c_void_p(each.ctypes.data) for each in (pages, nodes))
     # Without nodes to move them to, the call says where they are.
-    ctypes.CDLL(None).syscall(number, 0, ctypes.c_ulong(len(pages)), addresses, None, found, 0)
+    ctypes.CDLL(None).syscall(number, 0, ctypes.c_ulong(len(pages)), addresses, None, result, 0)
     where, counts = np.unique(nodes[nodes >= 0], return_counts=True)
     return {str(node): int(count) * page_bytes for node, count in zip(where, counts, strict=True)}
 
@@ -85,14 +85,14 @@ def bytes_by_node(arrays: Iterable[np.ndarray]) -> dict[str, int]:
 def own_bytes_by_node(root="/") -> dict[str, int]:
     """Return how many bytes of this process's memory, but for that of files, lie on each node; empty where the kernel
     does not say."""
-    found: Counter[int] = Counter()
+    result: Counter[int] = Counter()
     for line in (read_text(Path(root, "proc/self/numa_maps")) or "").splitlines():
         fields = dict(word.split("=", 1) for word in line.split() if "=" in word)
         page_bytes = 1024 * (parsed(int, fields.pop("kernelpagesize_kB", "4")) or 0)
         for name, text in {} if "file" in fields else fields.items():
             if name[:1] == "N" and (node := parsed(int, name[1:])) is not None:
-                found[node] += page_bytes * (parsed(int, text) or 0)
-    return {str(node): found[node] for node in sorted(found)}
+                result[node] += page_bytes * (parsed(int, text) or 0)
+    return {str(node): result[node] for node in sorted(result)}
 
 
 def pages_of(job: Mapping[str, Any], arrays: Iterable[np.ndarray] | None = None) -> dict[str, Any] | None:
@@ -106,13 +106,13 @@ def pages_of(job: Mapping[str, Any], arrays: Iterable[np.ndarray] | None = None)
 
 def nodes_memory(root="/") -> dict[str, dict[str, int | None]]:
     """Return "total_bytes" and "free_bytes" of each node, by its number."""
-    found = {}
+    result = {}
     for folder in sorted(Path(root, NODE_FOLDER).glob("node[0-9]*"), key=lambda folder: (len(folder.name), folder)):
         if not folder.name[4:].isdecimal():
             continue
         fields = {name.split()[-1]: text for name, text in read_fields(folder / "meminfo", ":").items() if name}
-        found[folder.name[4:]] = {
+        result[folder.name[4:]] = {
             key: parsed(lambda text: int(text.split()[0]) * 1024, fields.get(name))
             for key, name in (("total_bytes", "MemTotal"), ("free_bytes", "MemFree"))
         }
-    return found
+    return result

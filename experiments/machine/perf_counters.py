@@ -63,11 +63,11 @@ class PerfCounters:
 
         More events than the processor counts at once take turns: their counts are scaled up to the whole time.
         """
-        found: dict[str, float | None] = dict.fromkeys(self._names)
+        result: dict[str, float | None] = dict.fromkeys(self._names)
         for name, file in self._files.items():
             count, enabled, running = struct.unpack("QQQ", os.read(file, 24))
-            found[name] = count * enabled / running if running else (0.0 if not enabled else None)
-        return found
+            result[name] = count * enabled / running if running else (0.0 if not enabled else None)
+        return result
 
     def close(self) -> None:
         """Give the counters back."""

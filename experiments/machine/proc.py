@@ -34,8 +34,8 @@ def parsed(parse: Callable[[str], T], text: str | None) -> T | None:
 
 def read_fields(path: Path, separator: str) -> dict[str, str]:
     """Return the fields of a file with a name and a value in each line; of a name that comes again the first value."""
-    found: dict[str, str] = {}
+    result: dict[str, str] = {}
     for line in (read_text(path) or "").splitlines():
         name, _, value = line.partition(separator)
-        found.setdefault(name.strip(), value.strip())
-    return found
+        result.setdefault(name.strip(), value.strip())
+    return result

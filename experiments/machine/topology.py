@@ -57,8 +57,8 @@ def format_cpu_list(cpus) -> str:
 def _read_cpus(folder: Path, *names: str) -> list[int] | None:
     """Return the CPUs of the first file that holds some: a list, or a mask in groups of hexadecimal digits."""
     for name in names:
-        if found := parsed(_parse_cpu_mask if name in MASKS else parse_cpu_list, read_text(folder / name)):
-            return found
+        if result := parsed(_parse_cpu_mask if name in MASKS else parse_cpu_list, read_text(folder / name)):
+            return result
     return None
 
 
@@ -152,15 +152,15 @@ def _read_kinds(root, online: list[int]) -> dict[int, dict[str, int | None]]:
         speeds = [0] * len(online)
     fast, slow = _read_cpus(intel / "cpu_core", "cpus") or online, _read_cpus(intel / "cpu_atom", "cpus") or ()
     ranked = sorted((cpu in slow or cpu not in fast, -speed, cpu) for cpu, speed in zip(online, speeds, strict=True))
-    found: dict[int, dict[str, int | None]] = {}
+    result: dict[int, dict[str, int | None]] = {}
     kind, (atom, last, _) = 0, ranked[0]
     first, top = last, min(speed for _, speed, _ in ranked)
     for is_atom, speed, cpu in ranked:
         if is_atom != atom or last < GAP * speed:
             kind, first = kind + 1, speed
         atom, last = is_atom, speed
-        found[cpu] = {"kind": kind, "capacity": round(1024 * first / top) if top else None}
-    return found if kind else {cpu: {"kind": 0, "capacity": None} for cpu in online}
+        result[cpu] = {"kind": kind, "capacity": round(1024 * first / top) if top else None}
+    return result if kind else {cpu: {"kind": 0, "capacity": None} for cpu in online}
 
 
 def check_places(places: str) -> str:
@@ -294,14 +294,14 @@ def core_kinds(topology: dict, cpus) -> list[dict[str, Any]]:
     A board with four fast and four slow cores has two, "4 CPUs of capacity 1024 (4-7)" first; most machines have one.
     """
     place = {c["cpu"]: c for c in topology["cpus"]}
-    found = []
+    result = []
     for kind, run in groupby(placement_order(topology, cpus), lambda cpu: place[cpu]["kind"]):
         group = list(run)
         capacity = place[group[0]]["capacity"]
         said = f"kind {kind + 1}" if capacity is None else f"capacity {capacity}"
         text = f"{plural(len(group), 'CPU')} of {said} ({format_cpu_list(group)})"
-        found.append({"kind": kind, "cpus": group, "text": text})
-    return found
+        result.append({"kind": kind, "cpus": group, "text": text})
+    return result
 
 
 def read_caches(root="/", cpu: int = 0) -> list[dict]:
@@ -333,12 +333,12 @@ def last_level_cache_bytes(root="/", cpus=()) -> int:
 
 def _last_level_caches(root, cpus) -> list[dict]:
     """Return the last-level cache of each CPU, each cache once."""
-    found, seen = [], set()
+    result, seen = [], set()
     for cpu in cpus:
         if cpu not in seen and (caches := read_caches(root, cpu)):
-            found.append(max(caches, key=lambda cache: cache["level"]))
-            seen.update(found[-1]["shared_by"])
-    return found
+            result.append(max(caches, key=lambda cache: cache["level"]))
+            seen.update(result[-1]["shared_by"])
+    return result
 
 
 def _size_bytes(text: str) -> int:

@@ -48,7 +48,7 @@ VARIABLE_PREFIXES = ("OMP_", "GOMP_", "KMP_", "MKL_", "OPENBLAS_", "GOTO_", "BLI
 def read_variables(variables=None) -> list[dict]:
     """Return environment variables that change threads or kernels: name, value, kind (see VARIABLES), effect."""
     variables = os.environ if variables is None else variables
-    found = []
+    result = []
     for name in sorted(variables):
         if name in VARIABLES or name.startswith(VARIABLE_PREFIXES):
             kind, effect = VARIABLES.get(name, ("unknown", "read by a library of threads or kernels; effect not known"))
@@ -57,8 +57,8 @@ def read_variables(variables=None) -> list[dict]:
                 kind = "threads"  # the default, stated explicitly
             if name == "OMP_MAX_ACTIVE_LEVELS" and value.strip() == "0":
                 kind, effect = "cripples", "OpenMP runs each team with one thread"
-            found.append({"name": name, "value": value, "kind": kind, "effect": effect})
-    return found
+            result.append({"name": name, "value": value, "kind": kind, "effect": effect})
+    return result
 
 
 def spin_policy(variables=None) -> str:

@@ -86,17 +86,17 @@ def caption_file(entries: Sequence[Mapping[str, Any]], unit_s: Mapping[str, floa
     graph = entries[0]["graph"]
     repeats = "-".join(map(str, sorted({e["repeats"] for e in entries})))
     at_once = "tasks that the GPU runs at once" if of_gpu(entries) else "threads"
-    said = (
+    text = (
         f"Efficiency over task granularity on the graph {describe_graph(graph)}. Small marks: median of processes, "
         "bands: their extremes; lines: the highest efficiency up to that granularity; large marks: METG(50 %), where "
         "it reaches half."
     )
     if not all(e["usable"] for e in entries):
-        said += " Crossed out: others disturbed the runs."
+        text += " Crossed out: others disturbed the runs."
     method = (
         f"Task granularity is wall time x {at_once} / tasks. Efficiency is the kernel's own time, "
         f"{rounded(unit_s[graph['kernel']] * 1e9)} ns a unit of work without any runtime, over it. Processes: "
         f"{repeats}. METG(50 %) has its range over the processes; none from quick or disturbed runs."
     )
-    found = [f"{e['model']} on {e['threads']}: {metg_text(e)}{'' if e['metg_s'] is None else ' ns'}" for e in entries]
-    return f"{said}\n\n{method}\n{', '.join(found)}.\n"
+    result = [f"{e['model']} on {e['threads']}: {metg_text(e)}{'' if e['metg_s'] is None else ' ns'}" for e in entries]
+    return f"{text}\n\n{method}\n{', '.join(result)}.\n"

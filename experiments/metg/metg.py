@@ -95,12 +95,12 @@ def measure_metg(
         settings.order(count)  # raises
     if settings.quick:
         settings = settings.with_changes(repeats=1)
-    asked = []
+    requested = []
     for repetition in range(settings.repeats):
         points = itertools.product(graphs, specs)
         points = [(repetition, m, n, graph) for graph, m in points for n in counts_for(m, threads)]
         random.Random(f"{settings.seed} {repetition}").shuffle(points)
-        asked += points
+        requested += points
     rows: list[AnyMetg] = []
     with ResultsWriter(folder) as writer:
         _start(writer, graphs, specs, threads, settings, cores, again)
@@ -113,7 +113,7 @@ def measure_metg(
         schedule, done = Schedule("metg", keep), writer.results.rows
         rows += [row for row in done if isinstance(row, MetgRow) or getattr(row, "reason", "") in LASTING_FAILURES]
         try:
-            schedule.run(_jobs(asked, settings, cores, done, schedule))
+            schedule.run(_jobs(requested, settings, cores, done, schedule))
         except KeyboardInterrupt:
             kept = len(writer.results.of(MetgRow))
             schedule.say(f"interrupted; {kept} measurements are kept in {folder}. To go on: {again}")
@@ -148,7 +148,7 @@ def job_key(model: ModelSpec, threads: int, graph: Mapping[str, Any], repetition
 
 
 def _jobs(
-    asked: Sequence[tuple[int, str, int, Mapping[str, Any]]],
+    requested: Sequence[tuple[int, str, int, Mapping[str, Any]]],
     settings: MetgSettings,
     cores: int,
     done: Sequence[AnyRow],
@@ -161,11 +161,11 @@ def _jobs(
         if isinstance(row, MetgRow) or (isinstance(row, MetgFailureRow) and row.reason in LASTING_FAILURES)
     }
     durations = [row.durations_s for row in done if isinstance(row, DurationsRow)]
-    if "network" in asked[0][3] and not durations:
-        durations = [_measure_durations(asked[0][3], available_cpus()[:1], cores)]
-        yield Job("durations", graph_name(asked[0][3]), lambda: [DurationsRow(durations_s=durations[0])])
+    if "network" in requested[0][3] and not durations:
+        durations = [_measure_durations(requested[0][3], available_cpus()[:1], cores)]
+        yield Job("durations", graph_name(requested[0][3]), lambda: [DurationsRow(durations_s=durations[0])])
     together: dict[tuple[int, int, str], list[dict[str, Any]]] = {}
-    for number, (repetition, model, threads, graph) in enumerate(asked):
+    for number, (repetition, model, threads, graph) in enumerate(requested):
         if job_key(model, threads, graph, repetition) not in known:
             conditions = {
                 "model": model,
@@ -176,9 +176,9 @@ def _jobs(
             }
             together.setdefault((repetition, threads, canonical_json(dict(graph))), []).append(conditions)
     for (repetition, threads, _), some in together.items():
-        said = f"{graph_name(some[0]['graph'])}, {plural(len(some), 'model')} on {plural(threads, 'thread')}"
+        text = f"{graph_name(some[0]['graph'])}, {plural(len(some), 'model')} on {plural(threads, 'thread')}"
         measure = partial(_measure_together, some, settings, durations, schedule)
-        yield Job(f"repetition {repetition + 1}", said, measure)
+        yield Job(f"repetition {repetition + 1}", text, measure)
 
 
 def _measure_together(
@@ -206,14 +206,14 @@ def _measure_together(
     with hogs_running(hogs, settings.order(threads)):
         answers, handovers = measure_open_ended(contestants, f"{settings.seed} {repetition}")
     for conditions, contestant in zip(some, contestants, strict=True):
-        found, model = answers[contestant.name], contestant.name
+        result, model = answers[contestant.name], contestant.name
         about = {"interference": hogs, "quick": settings.quick, "variables": contestant.variables}
         about |= {"cpus": contestant.job["cpus"] or []}
         about |= {"handover_s": handovers, **conditions}
-        row = answered(MetgRow, MetgFailureRow, found, about)
+        row = answered(MetgRow, MetgFailureRow, result, about)
         if isinstance(row, MetgFailureRow):
-            said = f"{row.reason}: {row.message.splitlines()[0]}"
-            schedule.say(f"{graph_name(graph)}, {model}, {plural(threads, 'thread')}: {said}")
+            text = f"{row.reason}: {row.message.splitlines()[0]}"
+            schedule.say(f"{graph_name(graph)}, {model}, {plural(threads, 'thread')}: {text}")
         yield row
 
 

@@ -98,5 +98,5 @@ def read_module(module: Any, example_input: Any, name: str, mask: int | None) ->
 
 def gathered(parts: Mapping[str, Any], tensors: Mapping[str, Any]) -> Weights:
     """Return the parts of a module's tensors that a network's are; a parameter without a tensor is left out."""
-    found = {own: (tensors.get(part.source), part.at) for own, part in parts.items()}
-    return {own: whole.detach().flatten()[at].numpy() for own, (whole, at) in found.items() if whole is not None}
+    result = {own: (tensors.get(part.source), part.at) for own, part in parts.items()}
+    return {own: whole.detach().flatten()[at].numpy() for own, (whole, at) in result.items() if whole is not None}

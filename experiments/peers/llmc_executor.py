@@ -147,8 +147,8 @@ class LlmcExecutor(BaseExecutor):
                     f"for each step, got {len(self._losses)}, and last {last!r}; build llm.c's train_gpt2"
                 )
             last = line or last
-            if found := STEP.match(line):
-                self._losses.append(parse_real(found[1]))
+            if result := STEP.match(line):
+                self._losses.append(parse_real(result[1]))
 
     def collect(self) -> bool:
         """Leave the plan alone: the program trains by another optimiser, and `prepare` has compared its losses."""

@@ -61,8 +61,8 @@ class TorchCheck(Shown):
 
     def __repr__(self) -> str:
         worst = {t: max(row["error"] for row in self.rows if row["type"] == t) for t in LIMITS}
-        said = ", ".join(f"{error:.1g} in {kind}" for kind, error in worst.items())
-        return f"<{self.network.name!r} {'agrees' if self.agrees else 'DOES NOT agree'} with PyTorch: errors {said}>"
+        text = ", ".join(f"{error:.1g} in {kind}" for kind, error in worst.items())
+        return f"<{self.network.name!r} {'agrees' if self.agrees else 'DOES NOT agree'} with PyTorch: errors {text}>"
 
 
 def check_against_torch(

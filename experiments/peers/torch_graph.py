@@ -263,10 +263,10 @@ class Reader:
 
     def unique(self, name: str) -> str:
         """Return a name that no layer has yet."""
-        number, found = 0, name
-        while found in self.shapes:
-            number, found = number + 1, f"{name}_{number + 1}"
-        return found
+        number, result = 0, name
+        while result in self.shapes:
+            number, result = number + 1, f"{name}_{number + 1}"
+        return result
 
     def parameters(self, kind: str, weight: Value, bias: Value | None = None) -> str:
         """Return the name of a layer with parameters, which are noted."""

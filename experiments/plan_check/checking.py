@@ -58,12 +58,12 @@ class Found(msgspec.Struct):
 _found: dict[str, Found] = {}  # by this process, by key: an unwritable cache is no error
 
 
-def check_plans(asked: Iterable[tuple[Mapping[str, Any], Contestants]], wanted: bool = True) -> list[str]:
+def check_plans(requested: Iterable[tuple[Mapping[str, Any], Contestants]], wanted: bool = True) -> list[str]:
     """Check plans of networks and graphs that are not shipped, unless that was done before.
 
     Parameters
     ----------
-    asked : iterable of (mapping, sequence of (model, threads))
+    requested : iterable of (mapping, sequence of (model, threads))
         Options of a plan with the network, by name or as an object, and the models that shall run it.
     wanted : bool
         False: nothing is checked.
@@ -79,10 +79,10 @@ def check_plans(asked: Iterable[tuple[Mapping[str, Any], Contestants]], wanted: 
     UnsoundPlan
         A block touches what it does not declare, or a model leaves other bits than `serial`.
     """
-    asked = list(asked)
-    limit_s = max(LEAST_LIMIT_S, LIMIT_S / max(1, len(asked)))
-    said: set[str] = set()
-    return [_check(plan, contestants, wanted, limit_s, said) for plan, contestants in asked]
+    requested = list(requested)
+    limit_s = max(LEAST_LIMIT_S, LIMIT_S / max(1, len(requested)))
+    reported: set[str] = set()
+    return [_check(plan, contestants, wanted, limit_s, reported) for plan, contestants in requested]
 
 
 def check_together(plans: Iterable[Mapping[str, Any]], contestants: Contestants, wanted: bool = True) -> str:
@@ -96,7 +96,7 @@ def _is_shipped(network: str | Network) -> bool:
     return not is_own(network)
 
 
-def _check(plan: Mapping[str, Any], contestants: Contestants, wanted: bool, limit_s: float, said: set[str]) -> str:
+def _check(plan: Mapping[str, Any], contestants: Contestants, wanted: bool, limit_s: float, reported: set[str]) -> str:
     network = plan["network"]
     if _is_shipped(network):
         return SHIPPED
@@ -111,8 +111,8 @@ def _check(plan: Mapping[str, Any], contestants: Contestants, wanted: bool, limi
     if found.accesses and not missing:
         return PASSED if found.whole else PARTLY
     name = network if isinstance(network, str) else network.name
-    if name not in said:
-        said.add(name)
+    if name not in reported:
+        reported.add(name)
         runs = ": its tasks are tried in a process of their own" if is_graph else ""
         say(f"checking {name} before its first run{runs}; --no-check (check=False) leaves that out")
     for result in _results(small, missing, not found.accesses, limit_s):
@@ -218,13 +218,13 @@ def _sources(network: str, plan: Plan) -> list[Path]:
 
 def _libraries(addresses: set[int]) -> set[Path]:
     """Return the files that are mapped at some addresses."""
-    found = set()
+    result = set()
     for line in (read_text(Path("/proc/self/maps")) or "").splitlines():
         span, *_, file = line.split(maxsplit=5)
         first, _, stop = span.partition("-")
         if file.startswith("/") and any(int(first, 16) <= address < int(stop, 16) for address in addresses):
-            found.add(Path(file))
-    return found
+            result.add(Path(file))
+    return result
 
 
 def _read(key: str) -> Found:
@@ -235,8 +235,8 @@ def _read(key: str) -> Found:
         return Found()
 
 
-def _keep(key: str, found: Found) -> None:
-    _found[key] = found
+def _keep(key: str, result: Found) -> None:
+    _found[key] = result
     with suppress(OSError, UsageError):
         cache_folder(CACHE).mkdir(parents=True, exist_ok=True)
-        write_atomically(cache_folder(CACHE) / key, msgspec.json.encode(found))
+        write_atomically(cache_folder(CACHE) / key, msgspec.json.encode(result))

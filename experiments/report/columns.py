@@ -123,14 +123,14 @@ AXIS = (
 
 def phase_columns(phases: Sequence[str]) -> tuple[Column, ...]:
     """Return the columns of times, speedups and efficiencies of phases."""
-    found = [MODEL, THREADS, text_column("timed", "time is")]
+    result = [MODEL, THREADS, text_column("timed", "time is")]
     for phase in phases:
-        found += [
+        result += [
             time_column(f"{phase}_s", phase),
             number_column(f"{phase}_speedup", "speedup"),
             percent_column(f"{phase}_efficiency", "eff.", 1),
         ]
-    return (*found, percent_column("update_beside_backward", "beside backward"))
+    return (*result, percent_column("update_beside_backward", "beside backward"))
 
 
 LAYER = (

@@ -168,9 +168,9 @@ def draw_folder(
     if figure == GANTT:
         check_choice("the column", column, COLUMN_WIDTH_IN)
         # No prefix between two commas is not the main plan.
-        asked = [chosen_plan(sweep, prefix or ",") for prefix in plan.split(",")] if plan else sweep.plan_ids()
+        requested = [chosen_plan(sweep, prefix or ",") for prefix in plan.split(",")] if plan else sweep.plan_ids()
         with figures.chosen(sweep, models) as shown:
-            drawn, text = draw_traces(shown, folder, list(dict.fromkeys(asked)), column, title)
+            drawn, text = draw_traces(shown, folder, list(dict.fromkeys(requested)), column, title)
         stem = GANTT
     else:
         plan_id = chosen_plan(sweep, plan)
@@ -197,8 +197,8 @@ def chosen_plan(sweep: Sweep, prefix: str | None) -> str:
     """
     if not prefix:
         return main_plan(sweep)
-    found = [p for p in sweep.plan_ids() if p.startswith(prefix)]
-    if len(found) != 1:
+    result = [p for p in sweep.plan_ids() if p.startswith(prefix)]
+    if len(result) != 1:
         known = "; ".join(f"{p}: {plan_title(sweep, p)}" for p in sweep.plan_ids())
         raise UsageError(f"--plan must begin exactly one plan's id, got {prefix!r}; plans are {known}")
-    return found[0]
+    return result[0]

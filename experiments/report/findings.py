@@ -45,22 +45,22 @@ def diagnose_folder(folder: str | os.PathLike) -> dict[str, Any]:
     plans: dict[str, Case] = {}
     had: list[bool] = []
     for plan_id, reason in skipped.items():
-        found = []
+        result = []
         try:
             if not reason:
                 plans[plan_id] = Case(sweep, plan_id)
-                found = diagnose(plans[plan_id])
+                result = diagnose(plans[plan_id])
         except UsageError as error:  # its program is not found here, or makes another plan
             reason = str(error)
-        cases.append({**_row(plan_title(sweep, plan_id), found, reason), "note": order_note(sweep, plan_id)})
+        cases.append({**_row(plan_title(sweep, plan_id), result, reason), "note": order_note(sweep, plan_id)})
     for plan_id, place, logs in traced(folder, sweep.plans.values()):
         named = f"{plan_title(sweep, plan_id)}: " if plan_id else ""
         titles = [f"{named}event log of {log.title} in {place}" for log in logs]
-        found = [diagnose_log(log, plans.get(plan_id), logs) for log in logs]
+        result = [diagnose_log(log, plans.get(plan_id), logs) for log in logs]
         undisturbed = [*map(had_cpus, logs)]
         had += undisturbed
         notes = ["" if had_all else DISTURBED for had_all in undisturbed]
-        cases += [{**_row(*one), "note": note} for *one, note in zip(titles, found, notes, strict=True)]
+        cases += [{**_row(*one), "note": note} for *one, note in zip(titles, result, notes, strict=True)]
     if not cases:
         raise UsageError(f"a diagnosis needs samples or event logs, got none in {str(folder)!r}; measure first")
     if all(case["skipped"] for case in cases):
@@ -73,10 +73,10 @@ def _row(title: str, findings: Sequence[Finding] = (), skipped: str = "") -> dic
     return {"title": title, "findings": [finding.as_row() for finding in findings], "skipped": skipped, "note": ""}
 
 
-def format_findings(found: Mapping[str, Any]) -> str:
+def format_findings(result: Mapping[str, Any]) -> str:
     """Return the findings as text, numbered within each case."""
-    lines = [found["remark"]] if found.get("remark") else []  # of cases alone there is none
-    for case in found["cases"]:
+    lines = [result["remark"]] if result.get("remark") else []  # of cases alone there is none
+    for case in result["cases"]:
         lines += [*([""] if lines else []), case["title"], ""]
         if case["note"]:
             lines += _paragraph("", case["note"])

@@ -93,17 +93,17 @@ def fitting(windows: Sequence[Window], column: str) -> list[Window]:
     of which there is one in any case."""
     if column == "double":
         return list(windows)
-    heights, found = 0.0, []
+    heights, result = 0.0, []
     models = [window.log.model for window in windows]
     names = [model.name for model in models]
     # One form of each model first, the serial run last.
     order = sorted(range(len(windows)), key=lambda i: (models[i].is_serial, names[:i].count(names[i])))
     for window in (windows[i] for i in order):
         heights += _height_in(window, column)
-        if found and heights > TALLEST_IN - BESIDE_IN[column]:
+        if result and heights > TALLEST_IN - BESIDE_IN[column]:
             break
-        found.append(window)
-    return [window for window in windows if any(window is other for other in found)]
+        result.append(window)
+    return [window for window in windows if any(window is other for other in result)]
 
 
 def _height_in(window: Window, column: str) -> float:
@@ -326,9 +326,9 @@ def draw_traces(
     UsageError
         No trace, more than a picture holds, or a log that cannot be read.
     """
-    found = {(row.plan_id, row.model): row for row in sweep.traces}
-    models = sweep.shown or sorted({model for _, model in found}, key=model_rank)
-    rows = [found[plan, model] for plan in plan_ids for model in models if (plan, model) in found]
+    result = {(row.plan_id, row.model): row for row in sweep.traces}
+    models = sweep.shown or sorted({model for _, model in result}, key=model_rank)
+    rows = [result[plan, model] for plan in plan_ids for model in models if (plan, model) in result]
     if not rows:
         raise UsageError("figure gantt needs event logs of these models and plans, got none; measure with --trace")
     if len(rows) > MOST_BESIDE:
@@ -341,7 +341,7 @@ def draw_traces(
     axes = swept_fields(list(records.values()))
     networks = dict.fromkeys(short_name(str(record[NETWORK])) for record in records.values())
     first = {name: None if name in axes else value for name, value in records[rows[0].plan_id].items()}
-    said = problem_text(first | {NETWORK: ", ".join(networks)}, (), "batch" if "batch" in axes else "")
+    text = problem_text(first | {NETWORK: ", ".join(networks)}, (), "batch" if "batch" in axes else "")
     names = []
     for row in rows:
         swept = {axis_label(axis): value_text(records[row.plan_id][axis]) for axis in axes}
@@ -349,5 +349,5 @@ def draw_traces(
         names.append(", ".join([model_label(row.model), plural(row.threads, "thread"), *told]))
     windows = [typical(read_events(Path(folder, row.path)), SHOWN) for row in rows]
     names = [marked(name, had_cpus(window.log)) for name, window in zip(names, windows, strict=True)]
-    figure = draw_gantt(windows, column=column, title=said if title else "", names=names)
-    return figure, gantt_text(windows, said, names)
+    figure = draw_gantt(windows, column=column, title=text if title else "", names=names)
+    return figure, gantt_text(windows, text, names)

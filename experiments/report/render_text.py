@@ -23,7 +23,7 @@ def render_answers(report: Report) -> str:
     tables = [table for section in report.sections for table in section.tables if table.name == "failures"]
     failures = [f"Not measured: {row['model']} on {row['threads']}: {row['message']}" for t in tables for row in t.rows]
     lines += ["", *failures[:MOST_WARNINGS], *report.notes, *report.warnings[:MOST_WARNINGS]]
-    if (more := sum(max(0, len(said) - MOST_WARNINGS) for said in (failures, report.warnings))) > 0:
+    if (more := sum(max(0, len(text) - MOST_WARNINGS) for text in (failures, report.warnings))) > 0:
         lines.append(f"({more} more on the page)")
     return (
         "\n".join(lines).rstrip()

@@ -37,13 +37,13 @@ class Finding(NamedTuple):
 
 def findings(path: Path = FINDINGS) -> dict[int, Finding]:
     """Return the findings of a clone by their numbers."""
-    found = {}
+    result = {}
     for number, about in read_toml(path, "list of findings")[0].items():
         folder = path.parent / about["folder"]
         own = folder / "sweep.toml"
         file = own if own.exists() else given_or_shipped(folder.name)
-        found[int(number)] = Finding(int(number), folder, file, about.get("ratios", ()), about.get("effects", ()))
-    return found
+        result[int(number)] = Finding(int(number), folder, file, about.get("ratios", ()), about.get("effects", ()))
+    return result
 
 
 def finding_named(name: str) -> Finding | None:
@@ -100,9 +100,9 @@ def reproduced(finding: Finding, folder: Path | str) -> list[dict[str, Any]]:
     rows = []
     for key, published, verdict in _values(before, finding):
         here, again = own.get(key, (None, UNDECIDED))
-        said = judgement(published, here, verdict, again) if here else OPEN
+        text = judgement(published, here, verdict, again) if here else OPEN
         about = {"plan": titles[key[0]], "name": key[1], "scope": scope(now)}
-        rows.append({**about, "published": published, "here": here, "judgement": said})
+        rows.append({**about, "published": published, "here": here, "judgement": text})
     return rows
 
 

@@ -234,8 +234,8 @@ def _sections_of_time(sweep: Sweep, plan_id: str) -> Iterable[Section]:
     of_plan = partial(_section, plan_id)
     phases = records_of(phase_table(sweep), plan_id)
     table = Table("phases", columns.phase_columns(phases_of(sweep, plan_id)), phases)
-    said = {"sentences": phase_sentences(phases), "answers": remarks(phases)}
-    yield of_plan("Phases of a step", table, figures=("run_time",), **said)
+    texts = {"sentences": phase_sentences(phases), "answers": remarks(phases)}
+    yield of_plan("Phases of a step", table, figures=("run_time",), **texts)
     of_gpu = records_of(gpu_table(sweep), plan_id)
     table, sentences = Table("gpu", _gpu_columns(of_gpu), of_gpu), [gpu_text(sweep)] if of_gpu else ()
     yield of_plan("Models of a GPU", table, sentences=sentences)
@@ -268,8 +268,8 @@ def _sections_of_cost(sweep: Sweep, plan_id: str) -> Iterable[Section]:
         Table("factorial", columns.FACTORIAL, records_of(factorial.factorial_table(sweep), plan_id)),
         Table("effects", columns.EFFECT, records_of(factorial.effect_table(sweep), plan_id)),
     )
-    said = [text for text in [factorial.answer(sweep, plan_id)] if text]
-    yield of_plan("Creation, barrier and placement of tasks", *tables, figures=("factorial",), sentences=said)
+    texts = [text for text in [factorial.answer(sweep, plan_id)] if text]
+    yield of_plan("Creation, barrier and placement of tasks", *tables, figures=("factorial",), sentences=texts)
     beside = [row for row in records_of(interference_table(sweep), plan_id) if row["hogs"]]
     table = Table("interference", columns.INTERFERENCE, beside)
     yield of_plan("Beside other processes", table, figures=("interference",))

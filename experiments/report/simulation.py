@@ -110,7 +110,7 @@ def simulate_folder(
     column: str = "double",
     title: bool = True,
     machine: str | None = None,
-    **asked: Any,
+    **requested: Any,
 ) -> dict[str, Any]:
     """Simulate a plan of a results folder and draw the result into a file; return `Simulated.as_row`, and "figure".
 
@@ -128,11 +128,11 @@ def simulate_folder(
     ------
     UsageError
     """
-    found = simulate_plan(folder, machine=machine, **asked)
+    result = simulate_plan(folder, machine=machine, **requested)
     name = "simulated" + (f"-{Path(machine).stem}" if machine else "")
     path = style.figure_path(folder, name, column, kind, out)
-    style.save_asked(found.figure(column, title), path, found.caption + "\n")
-    return {**found.as_row(), "figure": str(path)}
+    style.save_asked(result.figure(column, title), path, result.caption + "\n")
+    return {**result.as_row(), "figure": str(path)}
 
 
 _COLUMNS = (
@@ -151,11 +151,11 @@ _COLUMNS = (
 )
 
 
-def format_simulation(found: Mapping[str, Any]) -> str:
+def format_simulation(result: Mapping[str, Any]) -> str:
     """Return the simulation as text: a line a model and number of threads."""
-    text = [f"{found['title']}, simulated on {found['machine']}", "", *text_table(_COLUMNS, found["rows"])]
-    if any(row["far"] for row in found["rows"]):
+    text = [f"{result['title']}, simulated on {result['machine']}", "", *text_table(_COLUMNS, result["rows"])]
+    if any(row["far"] for row in result["rows"]):
         text += ["", "* far beyond what was measured: the error of the simulation is not known there."]
-    text += ["", *([found["error"]] if found["error"] else [])]
-    text += [f"figure: {found['figure']}"] if "figure" in found else []
+    text += ["", *([result["error"]] if result["error"] else [])]
+    text += [f"figure: {result['figure']}"] if "figure" in result else []
     return "\n".join(text)

@@ -45,26 +45,26 @@ def write_trace_files(folder: str | os.PathLike, title: str, logs: Sequence[Even
     folder = Path(folder)
     windows = [typical(log, shown) for log in logs]
     exported = [largest_window(log) for log in logs]
-    said = []
+    texts = []
     try:
-        said.append(_save(folder, "gantt", partial(draw_gantt, windows, title=title), gantt_text(windows, title)))
-        found = all_losses(logs)
-        write_table(folder / LOSSES_TABLE, as_table(found))
-        said.append(f"{folder / LOSSES_TABLE}: seconds by model, phase and layer")
-        rows = as_rows(found)
+        texts.append(_save(folder, "gantt", partial(draw_gantt, windows, title=title), gantt_text(windows, title)))
+        result = all_losses(logs)
+        write_table(folder / LOSSES_TABLE, as_table(result))
+        texts.append(f"{folder / LOSSES_TABLE}: seconds by model, phase and layer")
+        rows = as_rows(result)
         caption = f"{title}. {' '.join(losses_caption(rows))}\n"
-        said.append(_save(folder, "losses", partial(draw_traced, rows, title=title), caption))
+        texts.append(_save(folder, "losses", partial(draw_traced, rows, title=title), caption))
         for name, write in (("json.gz", write_perfetto), ("prv", write_paraver), ("paje", write_paje)):
-            said.append(write(folder / f"trace.{name}", exported))
+            texts.append(write(folder / f"trace.{name}", exported))
     except OSError as error:
         raise UsageError(f"traces must be writable to {os.fspath(folder)!r}, got: {error.strerror}") from None
     cut = [w.log for w in exported if len(w.passes) * w.log.about["stride"] < w.log.about["iterations"]]
     if cut:
-        said.append(
+        texts.append(
             f"Traces for other tools hold at most {MAX_EXPORTED} events a model: the first iterations of "
             f"{', '.join(str(log.model) for log in cut)}"
         )
-    return [*said, "", as_text(found)]
+    return [*texts, "", as_text(result)]
 
 
 def largest_window(log: EventLog) -> Window:

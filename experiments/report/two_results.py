@@ -42,13 +42,13 @@ def matching_plan(first: Sweep, second: Sweep) -> tuple[str, str]:
     plan_id = main_plan(first)
     record = first.records[plan_id]
     work = ("network", "batch", "phase", INTERFERENCE)
-    found = [p for p in second.plan_ids() if all(second.records[p].get(k) == record.get(k) for k in work)]
-    if not found:
+    result = [p for p in second.plan_ids() if all(second.records[p].get(k) == record.get(k) for k in work)]
+    if not result:
         known = "; ".join(second.problem_name(p) for p in second.plan_ids())
         raise UsageError(
             f"both folders must hold the same network, batch and phase, got {first.problem_name(plan_id)} and {known}"
         )
-    return plan_id, min(found, key=lambda p: len(differing(record, second.records[p])))
+    return plan_id, min(result, key=lambda p: len(differing(record, second.records[p])))
 
 
 def differing(first: Mapping[str, Any], second: Mapping[str, Any]) -> list[str]:
@@ -94,12 +94,12 @@ def compare_folders(first: str | os.PathLike, second: str | os.PathLike, out: st
     with style.in_style():
         figure = drawn(_chart(tables, limits, folders, facts))
         style.save_asked(figure, path, _caption(sweeps[0].problem_name(plans[0]), first, second))
-    found = [{(r["model"], r["threads"]): r for r in table.to_dict("records")} for table in tables]
-    points = sorted({*found[0], *found[1]}, key=lambda p: (model_rank(p[0]), p[1]))
+    result = [{(r["model"], r["threads"]): r for r in table.to_dict("records")} for table in tables]
+    points = sorted({*result[0], *result[1]}, key=lambda p: (model_rank(p[0]), p[1]))
     rows = []
     for point in points:
-        own = [rows_of[point] for rows_of in found if point in rows_of]
-        a, b = (rows_of[point]["time_s"] if point in rows_of else None for rows_of in found)
+        own = [rows_of[point] for rows_of in result if point in rows_of]
+        a, b = (rows_of[point]["time_s"] if point in rows_of else None for rows_of in result)
         rows.append(
             {
                 "model": point[0],
@@ -142,11 +142,11 @@ def _chart(tables: Sequence, limits: Sequence, folders: Sequence[str], facts: Se
         named = table.assign(model=[f"{model_label(m)}, {folder}" for m in table["model"]], hollow=bool(number))
         for name, kind, scale in (("time_s", "s", 1e3), ("speedup", "speedup", 1.0)):
             own = value_rows(named, name, scale=scale).assign(low=math.nan, high=math.nan)
-            bounds, found = bound_rows(limit, (), kind)
+            bounds, result = bound_rows(limit, (), kind)
             bounds = bounds.assign(model=bounds["model"] + f", {folder}", low=math.nan, high=math.nan)
             bounds["value"] *= scale
             rows[name] += [own, bounds]
-            styles |= {f"{key}, {folder}": replace(look, color=GREYS[number]) for key, look in found.items()}
+            styles |= {f"{key}, {folder}": replace(look, color=GREYS[number]) for key, look in result.items()}
     panels = [
         Panel(pd.concat(rows["time_s"]), "time of a step (ms)", "lower is faster"),
         Panel(pd.concat(rows["speedup"]), "speedup", "over each folder's own best serial run"),
@@ -168,16 +168,16 @@ _COLUMNS = (
 )
 
 
-def format_comparison(found: Mapping[str, Any]) -> str:
+def format_comparison(result: Mapping[str, Any]) -> str:
     """Return the comparison as text."""
-    about = zip(("first", "second"), found["titles"], found["machines"], strict=True)
+    about = zip(("first", "second"), result["titles"], result["machines"], strict=True)
     text = [
         *(f"{which}: {title}; {machine}" for which, title, machine in about),
         "",
-        *text_table(_COLUMNS, found["rows"]),
+        *text_table(_COLUMNS, result["rows"]),
         "",
         NOT_IN_TURN,
     ]
-    if found["differing"]:
-        text.append(f"The plans differ in: {', '.join(found['differing'])}.")
-    return "\n".join([*text, f"figure: {found['figure']}"])
+    if result["differing"]:
+        text.append(f"The plans differ in: {', '.join(result['differing'])}.")
+    return "\n".join([*text, f"figure: {result['figure']}"])

@@ -74,11 +74,11 @@ def scope_note(sweep: Sweep) -> str:
     """Say for what the answers hold, how far sessions lay apart, and how many answers are expected to be wrong."""
     rows = [row for row in answers(sweep) if row["usable"]]
     decided = sum(row["verdict"] != UNDECIDED for row in rows)
-    said = f"What is said holds {scope(sweep)}."
+    text = f"What is said holds {scope(sweep)}."
     if apart := [row["apart"] for row in rows if math.isfinite(row["apart"])]:
-        said += f" Sessions lay up to {max(apart):.1%} apart (median of all answers: {median(apart):.1%})."
+        text += f" Sessions lay up to {max(apart):.1%} apart (median of all answers: {median(apart):.1%})."
     elif rows:
-        said += " Another session may differ by more than the intervals say: measure several, hours apart."
+        text += " Another session may differ by more than the intervals say: measure several, hours apart."
     if decided:
-        said += f" Answers that are decided: {decided}; expected to be wrong: {WRONG * decided:.2g} at most."
-    return said
+        text += f" Answers that are decided: {decided}; expected to be wrong: {WRONG * decided:.2g} at most."
+    return text

@@ -32,8 +32,8 @@ def blocks_text(*plans: PlanRow) -> str:
 
 
 def _span(counts: Iterable[int]) -> str:
-    found = sorted(set(counts))
-    return f"{found[0]} to {found[-1]}" if len(found) > 1 else f"{found[0]}"
+    result = sorted(set(counts))
+    return f"{result[0]} to {result[-1]}" if len(result) > 1 else f"{result[0]}"
 
 
 def order_note(sweep: Sweep, plan_id: str) -> str:

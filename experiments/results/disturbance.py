@@ -34,8 +34,8 @@ def disturbed_share(disturbance: Mapping[str, Any], seconds: float) -> float:
 def stopped_text(disturbances: Iterable[Mapping[str, Any]]) -> str:
     """Say for how long the CPU quota stopped a container in all; nothing where it did not."""
     stopped_s = 1e-6 * sum(lost.get("throttled_us") or 0 for lost in disturbances)
-    said = f"The CPU quota stopped this container for {rounded(stopped_s)} s in all, so that its times are too long; "
-    return f"{said}raise the quota, or use fewer threads." if stopped_s else ""
+    text = f"The CPU quota stopped this container for {rounded(stopped_s)} s in all, so that its times are too long; "
+    return f"{text}raise the quota, or use fewer threads." if stopped_s else ""
 
 
 def undisturbed(times_s: Sequence[float], disturbances: Sequence[Mapping[str, Any]]) -> list[bool]:
@@ -44,13 +44,13 @@ def undisturbed(times_s: Sequence[float], disturbances: Sequence[Mapping[str, An
     Threads that are measured wait for each other's CPUs too, so no more of their waiting counts than others can have
     caused: the CPU time that these took in a span of times that is long enough for the kernel's ticks.
     """
-    found = []
+    result = []
     for first, end in _spans(times_s):
         span_s, others = sum(times_s[first:end]), [lost.get("others_us") for lost in disturbances[first:end]]
         for time_s, lost in zip(times_s[first:end], disturbances[first:end], strict=True):
             part = None if None in others else sum(others) * time_s / span_s
-            found.append(not disturbed_share({**lost, "others_us": part}, time_s) > DISTURBED_SHARE)
-    return found
+            result.append(not disturbed_share({**lost, "others_us": part}, time_s) > DISTURBED_SHARE)
+    return result
 
 
 def _spans(times_s: Sequence[float]) -> Iterator[tuple[int, int]]:

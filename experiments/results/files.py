@@ -148,13 +148,13 @@ def _say_without_locks(mount: str, kind: str, reason: str) -> None:
 
 def _file_system(descriptor: int) -> tuple[str, str]:
     """Return where the file system of an open file is mounted, and its type."""
-    device, found = os.fstat(descriptor).st_dev, ("/", "type unknown")
+    device, result = os.fstat(descriptor).st_dev, ("/", "type unknown")
     for line in (read_text(Path("/proc/self/mountinfo")) or "").splitlines():
         left, _, right = line.partition(" - ")
         fields, kind = left.split()[2:5:2], right.split()[:1]
         if kind and fields[:1] == [f"{os.major(device)}:{os.minor(device)}"]:
-            found = fields[-1], kind[0]
-    return found
+            result = fields[-1], kind[0]
+    return result
 
 
 def _is_at(file: io.BufferedWriter, path: Path) -> bool:

@@ -211,13 +211,13 @@ def check_same(
         What to do about it.
     """
     before.check_holds(run.holds, folder)
-    asked, found = json.loads(canonical_json(run.config)), before.config
-    differing = [key for key in sorted({*asked, *found} - {*changeable}) if asked.get(key) != found.get(key)]
+    requested, result = json.loads(canonical_json(run.config)), before.config
+    differing = [key for key in sorted({*requested, *result} - {*changeable}) if requested.get(key) != result.get(key)]
     if differing:
         key = differing[0]
         raise UsageError(
             f"{str(folder)!r} holds a run of another configuration: {', '.join(differing)} differ "
-            f"({key} was {found.get(key)!r}, is now {asked.get(key)!r}); {remedy}"
+            f"({key} was {result.get(key)!r}, is now {requested.get(key)!r}); {remedy}"
         )
     if same_environment and run.environment_id != before.environment_id:
         was, now = (dict(leaves(each.environment)) for each in (before, run))

@@ -75,12 +75,12 @@ def small_form(title: str, how_to_read: str, changed: Mapping[str, tuple[Sequenc
 
     `changed`: key of the grid -> its values before and now; `more`: what else is small.
     """
-    said = [
+    texts = [
         f"{name} {', '.join(map(str, now))} in place of {', '.join(map(str, before))}"
         for name, (before, now) in changed.items()
         if before != now
     ]
-    left_out = f"Small form (--quick), a check that it works: {'; '.join([*said, *more]) or 'the same values'}."
+    left_out = f"Small form (--quick), a check that it works: {'; '.join([*texts, *more]) or 'the same values'}."
     return {"title": f"{title}, small form", "how_to_read": f"{left_out} {how_to_read}".strip(), "left_out": left_out}
 
 

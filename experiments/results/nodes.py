@@ -39,12 +39,12 @@ class Node(Part, frozen=True, kw_only=True):
 NOWHERE = Node(host="", scheduler="", boot_id="")
 
 
-def check_nodes(found: Iterable[tuple[Node, Mapping[str, Any]]], nodes: str) -> None:
+def check_nodes(result: Iterable[tuple[Node, Mapping[str, Any]]], nodes: str) -> None:
     """Check that measurements of some nodes may stand in one table.
 
     Parameters
     ----------
-    found : iterable of (Node, environment)
+    result : iterable of (Node, environment)
     nodes : {"one", "pooled"}
 
     Raises
@@ -53,7 +53,7 @@ def check_nodes(found: Iterable[tuple[Node, Mapping[str, Any]]], nodes: str) -> 
         A second node where there may be one; pooled nodes of several kinds.
     """
     first: tuple[Node, Mapping[str, Any]] | None = None
-    for node, environment in found:
+    for node, environment in result:
         first = first or (node, environment)
         if nodes == "one" and not node.is_same(first[0]):
             raise UsageError(
@@ -62,7 +62,7 @@ def check_nodes(found: Iterable[tuple[Node, Mapping[str, Any]]], nodes: str) -> 
             )
         entries = dict(leaves(first[1])), dict(leaves(environment))
         for what, name in KIND.items():
-            one, other = (found.get(name) for found in entries)
+            one, other = (result.get(name) for result in entries)
             if nodes == "pooled" and one != other:
                 raise UsageError(
                     f"nodes that are pooled must have the same {what}, got {one!r} on {first[0].name!r} and {other!r} "

@@ -121,20 +121,20 @@ def quiet_times(groups: Iterable[GroupTurns]) -> QuietTimes:
     """Return the step times that ratios are taken of: without disturbed rounds, as `quiet_turns` chooses, and without
     the generations for which the host had moved the CPUs."""
     groups = [*groups]
-    found = QuietTimes({}, set(), {}, moved_groups(groups), {})
+    result = QuietTimes({}, set(), {}, moved_groups(groups), {})
     for each in groups:
         key = each.generation, each.group
         judged = judge_rounds(each.rounds) if each.rounds else NOT_JUDGED
-        found.disturbed.update((*key, number) for number in judged.disturbed)
+        result.disturbed.update((*key, number) for number in judged.disturbed)
         for point, turns in () if each.loaded else each.turns.items():
             own = judged.loud.get(getattr(turns, "config_id", point), judged.disturbed)
-            found.loud.setdefault(point, set()).update((*key, number) for number in own)
-        times_of = found.elsewhere if key in found.moved else found.times
+            result.loud.setdefault(point, set()).update((*key, number) for number in own)
+        times_of = result.elsewhere if key in result.moved else result.times
         for point, turns in each.turns.items():
             times = {(*key, number): time for number, time in quiet_turns(turns, judged.disturbed).items() if time > 0}
             if times:
                 times_of.setdefault(point, {}).update(times)
-    return found
+    return result
 
 
 def groups_of(samples: Iterable[SampleRow], rounds: Iterable[RoundsRow]) -> list[GroupTurns]:
@@ -188,16 +188,16 @@ def judge_rounds(rounds: Rounds | RoundsRow) -> Judged:
 
     stolen = (ticks * TICK_S / wall_s for ticks, wall_s in zip(rounds.steal_ticks, rounds.wall_s, strict=True))
     waited = waited_shares(rounds)
-    found = standing_out(map(max, rounds.spin_s), 0.0, SLOW_SPIN)
-    found |= standing_out(stolen, STOLEN_SHARE, USUAL_TIMES) | standing_out(waited, WAITED_SHARE, USUAL_TIMES)
+    result = standing_out(map(max, rounds.spin_s), 0.0, SLOW_SPIN)
+    result |= standing_out(stolen, STOLEN_SHARE, USUAL_TIMES) | standing_out(waited, WAITED_SHARE, USUAL_TIMES)
     taken_s = sorted(spin for spins in rounds.spin_s for spin in spins)
     fast_s = taken_s[int(FAST_SPINS * len(taken_s))] if taken_s else 0.0
-    loud = {name: set(found) for name in rounds.contestants}
+    loud = {name: set(result) for name in rounds.contestants}
     for number, (order, spins) in enumerate(zip(rounds.order, rounds.spin_s, strict=True)):
         for index, spin_s in zip(order, spins, strict=True):
             if spin_s > LOUD_SPIN * fast_s:
                 loud[rounds.contestants[index]].add(number)
-    return Judged(found, loud)
+    return Judged(result, loud)
 
 
 def waited_shares(rounds: RoundsRow) -> list[float]:
@@ -256,8 +256,8 @@ def separate_sessions(rows: Sequence[Row]) -> tuple[Sequence[Row], int]:
     sessions : int
         How many there are: generation g belongs to session g % sessions.
     """
-    found = _places(rows)
-    places = sorted(set(found.values()))
+    result = _places(rows)
+    places = sorted(set(result.values()))
     if len(places) < 2:
         return rows, 1
 
@@ -274,7 +274,7 @@ def separate_sessions(rows: Sequence[Row]) -> tuple[Sequence[Row], int]:
         if not isinstance(row, Measured | RoundsRow):
             return row
         rank = ranks[series(row)][row.repetition] if several else row.repetition
-        return structs.replace(row, repetition=rank * len(places) + places.index(found[_shard(row)]))
+        return structs.replace(row, repetition=rank * len(places) + places.index(result[_shard(row)]))
 
     return list(map(renumbered, rows)), len(places)
 
@@ -294,7 +294,7 @@ def _places(rows: Sequence[Row]) -> dict[tuple, tuple[str, int]]:
     session: dict[str, int] = {}
     last_s: dict[str, float] = {}  # when the last process of a node was started
     begun: set[str] = set()  # nodes on which a command was started since
-    found: dict[tuple, tuple[str, int]] = {}
+    result: dict[tuple, tuple[str, int]] = {}
     for row in rows:
         if not isinstance(row, RunRow | SessionRow | Measured | RoundsRow):
             continue
@@ -308,22 +308,22 @@ def _places(rows: Sequence[Row]) -> dict[tuple, tuple[str, int]]:
             begun.discard(node)
             last_s[node] = max(last_s.get(node, 0.0), row.started)
         if not isinstance(row, RunRow | SessionRow | RoundsRow):  # rounds come before their samples
-            found[_shard(row)] = node, session.get(node, 0)
+            result[_shard(row)] = node, session.get(node, 0)
     for row in (row for row in rows if isinstance(row, RoundsRow)):
-        found.setdefault(_shard(row), (row.node.name if pooled else "", 0))
-    return found
+        result.setdefault(_shard(row), (row.node.name if pooled else "", 0))
+    return result
 
 
 def mostly_in(times: Mapping[T, Iterable[Turn]], disturbed: Set[Turn]) -> set[T]:
     """Return the points that kept a disturbed round in most of their generations, since too few others were left."""
-    found: set[T] = set()
+    result: set[T] = set()
     for point, turns in times.items():
         kept: dict[tuple, bool] = {}
         for turn in turns:
             kept[turn[:2]] = kept.get(turn[:2], False) or turn in disturbed
         if sum(kept.values()) > len(kept) / 2:
-            found.add(point)
-    return found
+            result.add(point)
+    return result
 
 
 def _group(row: SampleRow | RoundsRow) -> tuple[str, int, int]:

@@ -181,13 +181,13 @@ class MeasuringProcess:
     def _answer(self, kind: str) -> dict[str, Any]:
         line = self._line()
         try:
-            found = json.loads(line)
-            if "failure" in found:
-                raise ProcessFailure(found["failure"], found["message"])
-            return found[kind]
+            result = json.loads(line)
+            if "failure" in result:
+                raise ProcessFailure(result["failure"], result["message"])
+            return result[kind]
         except (ValueError, TypeError, KeyError):
-            said = line[:80].decode(errors="replace")
-            raise ProcessFailure("crash", f"the measuring process must answer with {kind!r}, got {said!r}") from None
+            text = line[:80].decode(errors="replace")
+            raise ProcessFailure("crash", f"the measuring process must answer with {kind!r}, got {text!r}") from None
 
     def _line(self) -> bytes:
         """Read a line of the process's answers."""
@@ -285,10 +285,10 @@ def answer_job(measure_job: Callable[[Mapping[str, Any]], Any], usage_failure: s
             os.sched_setaffinity(0, set(job["cpus"]))
         if "memory_policy" in job:
             job["memory_error"] = set_memory_policy(job["memory_policy"], job["memory_nodes"])
-        found = measure_job(job)
-        if inspect.isgenerator(found):
-            found = converse(found, lambda said: (say({"said": said}), _request())[1])
-        say({"row": found} if "failure" not in found else found)
+        result = measure_job(job)
+        if inspect.isgenerator(result):
+            result = converse(result, lambda text: (say({"said": text}), _request())[1])
+        say({"row": result} if "failure" not in result else result)
     except MemoryError as error:
         say({"failure": "memory", "message": str(error) or "not enough memory; lower the batch"})
     except UsageError as error:
@@ -305,10 +305,10 @@ def converse(measuring, respond: Callable[[Any], Any]) -> Any:
     request = None
     while True:
         try:
-            said = measuring.send(request)
+            text = measuring.send(request)
         except StopIteration as end:
             return end.value
-        request = respond(said)
+        request = respond(text)
 
 
 def _request() -> Any:

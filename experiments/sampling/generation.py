@@ -301,20 +301,20 @@ class _Member:
     def take_turn(self, number: int, long_first: bool) -> None:
         """Let the process go on for one turn."""
         self.process.resume()
-        found = self.attempt(self.process.ask, {"long_first": long_first})
-        if found is not None:
+        result = self.attempt(self.process.ask, {"long_first": long_first})
+        if result is not None:
             self.process.stop()
-            times = {"rounds": number, "short_times_s": found["short_s"], "long_times_s": found["long_s"]}
+            times = {"rounds": number, "short_times_s": result["short_s"], "long_times_s": result["long_s"]}
             for name, value in times.items():
                 self.turns[name].append(value)
 
     def has_more(self) -> bool:
         """Let the process go on for one turn, and return whether it has more to measure."""
         self.process.resume()
-        said = self.attempt(self.process.ask, {})
-        if said is not None:
+        text = self.attempt(self.process.ask, {})
+        if text is not None:
             self.process.stop()
-        return said is not None and said["more"]
+        return text is not None and text["more"]
 
     def finish(self) -> None:
         """Let the process do what comes after its turns, its profile last, and end."""

@@ -86,10 +86,10 @@ def launch_plan(executor) -> LaunchPlan:
         count = sum(part[0] == number for part in parts)
         loops.append(LoggedLoop(loop.name, loop.layer, loop.phase, first, count))
     node_of = {plan.loops[number].first_task + first: node for node, (number, first, _) in enumerate(parts)}
-    found = launch_graph(plan, parts)
+    result = launch_graph(plan, parts)
     edges = [
         (before, node, token)
-        for token, table in enumerate((found.before, found.before_next))
+        for token, table in enumerate((result.before, result.before_next))
         for node, all_before in enumerate(table)
         for before in all_before
     ]

@@ -34,10 +34,10 @@ def phase_walls(events: np.ndarray, plan, num_passes: int) -> dict[str, float]:
     ends = np.zeros(num_passes * num_stretches, np.int64)
     np.maximum.at(ends, stretch, events["stop_ns"])
     walls = np.diff(ends, prepend=events["start_ns"].min()).reshape(num_passes, num_stretches).mean(axis=0) * 1e-9
-    found: dict[str, float] = dict.fromkeys(names, 0.0)
+    result: dict[str, float] = dict.fromkeys(names, 0.0)
     for name, number in dict.fromkeys(zip(names, stretch_of_loop.tolist(), strict=True)):
-        found[name] += float(walls[number])
-    return found
+        result[name] += float(walls[number])
+    return result
 
 
 def phases_beside(events: np.ndarray, plan, num_passes: int) -> dict[str, dict[str, float]]:
@@ -51,15 +51,15 @@ def phases_beside(events: np.ndarray, plan, num_passes: int) -> dict[str, dict[s
     phase = np.array([loop.phase for loop in plan.loops])[plan.task_loop[events["task"]]]
     begin = events["start_ns"].min()
     start, stop = events["start_ns"] - begin, events["stop_ns"] - begin
-    found: dict[str, dict[str, float]] = {name: {} for name in dict.fromkeys(loop.phase for loop in plan.loops)}
-    for other in found:
+    result: dict[str, dict[str, float]] = {name: {} for name in dict.fromkeys(loop.phase for loop in plan.loops)}
+    for other in result:
         times, busy = _time_covered(start[phase == other], stop[phase == other])
-        for name in found:
+        for name in result:
             own = phase == name
             together = np.interp(stop[own], times, busy) - np.interp(start[own], times, busy)
             if name != other and (total := float(together.sum())) > 0:
-                found[name][other] = total * 1e-9 / num_passes
-    return found
+                result[name][other] = total * 1e-9 / num_passes
+    return result
 
 
 def _time_covered(start: np.ndarray, stop: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

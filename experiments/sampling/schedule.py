@@ -72,13 +72,13 @@ class Schedule:
         costs : mapping
             Seconds that jobs of each cost take together.
         """
-        room_s, found = self.budget_s - self.spent_s, set()
+        room_s, result = self.budget_s - self.spent_s, set()
         for cost in sorted(costs, key=costs.__getitem__):
             room_s -= costs[cost]
             if room_s < 0:
                 break
-            found.add(cost)
-        return found
+            result.add(cost)
+        return result
 
     def run(self, jobs: Iterable[Job], total: int = 0) -> None:
         """Measure all jobs; `total`: how many there are, where that is known."""

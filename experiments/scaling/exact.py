@@ -229,48 +229,50 @@ def failures(
     differs : callable, optional
         Comparison for plans that are not deterministic: (row number) -> None or a sentence.
     """
-    found = []
+    result = []
     for row in rows:
         if "failure" in row:
-            found.append(f"{_who(row)} did not run ({row['failure']}): {row['message'].splitlines()[0]}")
+            result.append(f"{_who(row)} did not run ({row['failure']}): {row['message'].splitlines()[0]}")
     good = [(k, row) for k, row in enumerate(rows) if "failure" not in row]
     if not good:
-        return found
+        return result
     first = good[0][1]
     for k, row in good:
         if row["deterministic"]:
             names = [name for name in first["hashes"] if row["hashes"].get(name) != first["hashes"][name]]
             if names:
-                found.append(
+                result.append(
                     f"{_who(row)} leaves other bits than {_who(first)} in {', '.join(names[:5])}"
                     f"{f' and {len(names) - 5} more arrays' if len(names) > 5 else ''}"
                 )
         elif differs is not None:
-            found += filter(None, [differs(k)])
+            result += filter(None, [differs(k)])
         if row["recordings_in_runs"]:
-            found.append(
+            result.append(
                 f"{_who(row)} must not record in a run, recorded {row['recordings_in_runs']} times in the runs"
             )
         if bool(row["recordings"]) != row["records"]:
-            found.append(
+            result.append(
                 f"{_who(row)} must {'record its graph' if row['records'] else 'not record'} when it is prepared, "
                 f"recorded {row['recordings']} times"
             )
         if row["threads_seen"] < row["threads_possible"]:
-            found.append(
+            result.append(
                 f"{_who(row)} must run blocks on {plural(row['threads_possible'], 'thread')}, the event log has "
                 f"{row['threads_seen']}"
             )
         if row["allocations_per_pass"] and not may_allocate(row["model"], row["threads"]):
-            found.append(f"{_who(row)} must not allocate in a step, calls malloc {row['allocations_per_pass']:g} times")
+            result.append(
+                f"{_who(row)} must not allocate in a step, calls malloc {row['allocations_per_pass']:g} times"
+            )
         if row["graph"] != first["graph"]:
             changes = "; ".join(graph_differences(first["graph"], row["graph"]))
-            found.append(f"{_who(row)} has another graph than {_who(first)}: {changes}")
+            result.append(f"{_who(row)} has another graph than {_who(first)}: {changes}")
     if stored_graph is not None and first["graph"] != stored_graph:
-        found += [
+        result += [
             f"the graph is not the baseline's: {line}" for line in graph_differences(stored_graph, first["graph"])
         ]
-    return found
+    return result
 
 
 def may_allocate(spec: ModelSpec, threads: int) -> bool:

@@ -150,7 +150,7 @@ class GateBench(Bench):
     def measure(self, sides: Mapping[str, tuple[Side, Effort]]) -> list[MeasuredGroup]:
         """Measure commits in turns."""
         groups = super().measure(sides)
-        for name, row in (found for group in groups for found in group.answers.items()):
+        for name, row in (result for group in groups for result in group.answers.items()):
             if "failure" not in row:
                 of_commit = self.results.setdefault(sides[name][0].installation, set())
                 of_commit.add((row["weights_hash"], row["losses_hash"]))
@@ -304,8 +304,8 @@ def check_imported(target: Path) -> None:
         [sys.executable, "-P", "-c", program], capture_output=True, text=True, env=environment, check=False
     )
     if not done.stdout.startswith(str(target)):
-        found = (done.stdout or done.stderr).strip().splitlines()
+        result = (done.stdout or done.stderr).strip().splitlines()
         raise UsageError(
-            f"the gate must import what it built, got {found[-1] if found else 'nothing'}; uninstall the editable "
+            f"the gate must import what it built, got {result[-1] if result else 'nothing'}; uninstall the editable "
             f"forktask"
         )

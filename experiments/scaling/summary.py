@@ -24,7 +24,7 @@ def _time(name: str) -> Column:
 
 def _speedups(row: Mapping[str, Any]) -> str:
     threads = row["predicted"]["threads"].items()
-    return "; ".join(f"{n}: {', '.join(f'{s:.2f}' for s in found['speedup'].values())}" for n, found in threads)
+    return "; ".join(f"{n}: {', '.join(f'{s:.2f}' for s in result['speedup'].values())}" for n, result in threads)
 
 
 SUBJECT = Column("subject", lambda r: r["subject"])
@@ -65,17 +65,17 @@ def describe_claim(row: Mapping[str, Any]) -> str:
 
 def junit_properties(rows: Sequence[Mapping[str, Any]]) -> list[tuple[str, str]]:
     """Return (name, value) pairs for a test case: tiers, predictions and claims."""
-    found = []
+    result = []
     for row in rows:
         if row["kind"] == "tier":
-            found.append((f"scaling.{row['tier']} {row['subject']}", "; ".join(row["failures"]) or "ok"))
+            result.append((f"scaling.{row['tier']} {row['subject']}", "; ".join(row["failures"]) or "ok"))
         elif row["kind"] == "model":
             for count, values in row["predicted"]["threads"].items():
                 for name, speedup in values["speedup"].items():
-                    found.append((f"scaling.predicted_speedup {name} on {count}, {row['subject']}", f"{speedup:g}"))
+                    result.append((f"scaling.predicted_speedup {name} on {count}, {row['subject']}", f"{speedup:g}"))
         elif row["kind"] == "clock":
-            found.append((f"scaling.clock {row['claim']}, {row['subject']}", describe_claim(row)))
-    return found
+            result.append((f"scaling.clock {row['claim']}, {row['subject']}", describe_claim(row)))
+    return result
 
 
 def terminal_lines(rows: Sequence[Mapping[str, Any]]) -> list[str]:
@@ -90,7 +90,7 @@ def terminal_lines(rows: Sequence[Mapping[str, Any]]) -> list[str]:
             lines.append(f"clock {row['subject']}: {row['claim']} was not timed, the budget is 0")
     verdicts = [row["verdict"] for row in rows if row["kind"] == "clock"]
     if verdicts:
-        counts = (f"{verdicts.count(name)} {said}" for name, said in ENDS.items() if name in verdicts)
+        counts = (f"{verdicts.count(name)} {text}" for name, text in ENDS.items() if name in verdicts)
         lines.append(f"claims about times: {', '.join(counts)}")
     return lines
 
@@ -118,23 +118,23 @@ def markdown(rows: Sequence[Mapping[str, Any]], title: str = TITLE) -> str:
     return "\n".join(lines) + "\n"
 
 
-def summaries(asked: str | None) -> list[str]:
+def summaries(requested: str | None) -> list[str]:
     """Return the files to which a Markdown summary is appended: the one asked for, and that of GitHub Actions."""
-    return [path for path in (asked, os.environ.get("GITHUB_STEP_SUMMARY")) if path]
+    return [path for path in (requested, os.environ.get("GITHUB_STEP_SUMMARY")) if path]
 
 
-def check_outputs(jsonl: str | None, asked: str | None) -> None:
+def check_outputs(jsonl: str | None, requested: str | None) -> None:
     """Raise `UsageError` unless `write` can write its files, before anything is measured."""
-    for path in summaries(asked):
+    for path in summaries(requested):
         check_appendable(path)
     if jsonl:
         check_writable(jsonl, LINES)
 
 
-def write(rows: Sequence[Mapping[str, Any]], jsonl: str | None, asked: str | None, title: str = TITLE) -> None:
+def write(rows: Sequence[Mapping[str, Any]], jsonl: str | None, requested: str | None, title: str = TITLE) -> None:
     """Write JSON lines to a file where one is named, and append the summary to the files of `summaries`."""
     if jsonl:
         write_atomically(jsonl, json_lines(rows), kind=LINES)
-    for path in summaries(asked):
+    for path in summaries(requested):
         with open(path, "a", encoding="utf-8") as file:
             file.write(markdown(rows, title))

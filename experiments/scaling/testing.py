@@ -123,17 +123,17 @@ class Claims:
             if usage:
                 raise UsageError(usage[0])
             differs = None if test.rtol is None else lambda k: _tolerated(Path(folder), rows, k, test.rtol)
-            found = exact.failures(rows, None if stored is None or update else stored["graph"], differs)
+            result = exact.failures(rows, None if stored is None or update else stored["graph"], differs)
         now = rows[0].get("entry")
         unsure = [row for row in rows if not row.get("deterministic", True)]
         if unsure and test.rtol is None:
-            found.append(
+            result.append(
                 "the plan is not deterministic (concurrent or commutative accesses), so its results are compared "
                 "within a tolerance; say which: @pytest.mark.scaling(..., rtol=1e-6)"
             )
         test.rows += [{"subject": self.name, **_without_hashes(row)} for row in rows]
-        test.rows.append({"kind": "tier", "tier": "exact", "subject": self.name, "failures": list(found)})
-        if update and not found:
+        test.rows.append({"kind": "tier", "tier": "exact", "subject": self.name, "failures": list(result)})
+        if update and not result:
             test.baselines.put(test.folder, test.test, self.name, now)
         predicted = self._compare(stored, now)
         if now is not None:
@@ -141,10 +141,10 @@ class Claims:
                 {"kind": "model", "subject": self.name, "predicted": now["predicted"], "graph": now["graph"]}
             )
         test.rows.append({"kind": "tier", "tier": "model", "subject": self.name, "failures": predicted})
-        if found or predicted:
+        if result or predicted:
             # The exact tier has already named the loops of a changed graph.
-            told = {line.partition("baseline's: ")[2] for line in found}
-            lines = [*found, *(line for line in predicted if line not in told)]
+            told = {line.partition("baseline's: ")[2] for line in result}
+            lines = [*result, *(line for line in predicted if line not in told)]
             raise AssertionError(f"{self.name}: {lines[0]}" + "".join(f"\n  {line}" for line in lines[1:]))
 
     def _compare(self, stored, now) -> list[str]:
@@ -232,14 +232,14 @@ class Claims:
         spec = runnable(name)
         return Side(spec, min(threads, spec.model.max_threads or threads), self.plan)
 
-    def _claim(self, claim: str, sides: tuple[Side, Side], limit: float, said: str, efficiency: bool) -> None:
+    def _claim(self, claim: str, sides: tuple[Side, Side], limit: float, text: str, efficiency: bool) -> None:
         test = self._test
         if test.xdist:
             raise UsageError(
                 "claims about times need the machine for themselves, got pytest-xdist; run such tests with -n 0"
             )
         if test.budget_s == 0:
-            test.rows.append({"kind": "untimed", "subject": self.name, "claim": claim, "said": said})
+            test.rows.append({"kind": "untimed", "subject": self.name, "claim": claim, "said": text})
             return
         needed, available = max(side.threads for side in sides), len(available_cpus())
         if needed > available:
@@ -253,10 +253,10 @@ class Claims:
             raise AssertionError(f"{self.name}: {error}") from None
         except UsageError as error:
             raise UsageError(f"{self.name}: {error}") from None
-        row = {**result.as_row(efficiency), "subject": self.name, "said": said}
+        row = {**result.as_row(efficiency), "subject": self.name, "said": text}
         test.rows.append(row)
         cost = f"{plural(result.ratio.count, 'generation')}, {result.elapsed_s:.0f} s"
-        found = f"{claim} is {row['value_text']}, claimed {said} ({cost}){describe_stops(result)}"
+        found = f"{claim} is {row['value_text']}, claimed {text} ({cost}){describe_stops(result)}"
         if result.verdict == clock.FAIL:
             raise AssertionError(f"{self.name}: {found}")
         if result.verdict != clock.PASS:

@@ -168,16 +168,16 @@ def simulate(
     tasks = (graph, loop_end, waits, seconds, share, extra, creation, subject.locks, data)
     machine_costs = (policy, costs, machine.sharing(threads), threads)
     first = event_loop.run(*tasks, *machine_costs, short, seed, False)
-    found = event_loop.run(*tasks, *machine_costs, long, seed, keep_schedule)
-    total = float(found["iteration_end"].max())
-    useful, inflation, runtime = (found[name] / long for name in ("useful_s", "inflation_s", "runtime_s"))
+    result = event_loop.run(*tasks, *machine_costs, long, seed, keep_schedule)
+    total = float(result["iteration_end"].max())
+    useful, inflation, runtime = (result[name] / long for name in ("useful_s", "inflation_s", "runtime_s"))
     return SimulatedRun(
         step_s=(total - float(first["iteration_end"].max())) / (long - short),
         useful_s=useful,
         inflation_s=inflation,
         runtime_s=runtime,
         idle_s=threads * total / long - useful - inflation - runtime,
-        schedule={name: found[name] for name in ("start", "finish", "worker")} if keep_schedule else None,
+        schedule={name: result[name] for name in ("start", "finish", "worker")} if keep_schedule else None,
     )
 
 

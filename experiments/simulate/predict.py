@@ -195,24 +195,24 @@ def _prediction_table(sweep, plan_id, threads, machine, models, seed) -> pd.Data
     rows = []
     for model in models:
         for n in threads:
-            found = simulate(subject, model, n, target, seed=seed)
+            result = simulate(subject, model, n, target, seed=seed)
             measured = sweep.typical_time((plan_id, model, n)).value if machine is None else math.nan
-            high = simulate(subject, model, n, best, seed=seed) if n > known else found
-            total = found.useful_s + found.inflation_s + found.runtime_s + found.idle_s
+            high = simulate(subject, model, n, best, seed=seed) if n > known else result
+            total = result.useful_s + result.inflation_s + result.runtime_s + result.idle_s
             point = {"plan_id": plan_id, "model": model, "threads": n}
             rows.append(
                 {
                     **point,
-                    "step_s": found.step_s,
-                    "speedup": t1 / found.step_s,
+                    "step_s": result.step_s,
+                    "speedup": t1 / result.step_s,
                     "speedup_high": t1 / high.step_s,
-                    "efficiency": t1 / found.step_s / n,
-                    "inflation": found.inflation_s / total,
-                    "runtime": found.runtime_s / total,
-                    "idle": found.idle_s / total,
+                    "efficiency": t1 / result.step_s / n,
+                    "inflation": result.inflation_s / total,
+                    "runtime": result.runtime_s / total,
+                    "idle": result.idle_s / total,
                     "measured_s": measured,
                     "measured_speedup": t1 / measured,
-                    "error": found.step_s / measured - 1,
+                    "error": result.step_s / measured - 1,
                     "usable": machine is not None or row_is_usable(sweep, point),
                     "far": n > (FAR * most if machine is None else machine.cores),
                 }

@@ -184,13 +184,13 @@ class Study:
             )
         if "threads" in grid:
             check_counts(parse_models(grid.get("model", (TrainingConfig().model,))), grid["threads"])
-        found = []
+        result = []
         for seed in range(*counts):
             for values in itertools.product(*grid.values()):
                 chosen = dict(zip(grid, values, strict=True))
                 stages = tuple(_config({**chosen, **stage, "seed": seed}) for stage in self.stages or ({},))
-                found.append(Training(stages, {name: chosen[name] for name in self.axes}))
-        return found
+                result.append(Training(stages, {name: chosen[name] for name in self.axes}))
+        return result
 
 
 def _config(given: Mapping[str, Any]) -> TrainingConfig:

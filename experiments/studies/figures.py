@@ -33,8 +33,8 @@ ALONE = "alone"  # loading in no step
 
 def _written(axes: Mapping[str, Any]) -> str:
     """Values of a combination as figures write them."""
-    said = {name: _value_text(name, value) for name, value in axes.items()}
-    return ", ".join(text if name in PLAIN else f"{name.replace('_', ' ')} {text}" for name, text in said.items())
+    texts = {name: _value_text(name, value) for name, value in axes.items()}
+    return ", ".join(text if name in PLAIN else f"{name.replace('_', ' ')} {text}" for name, text in texts.items())
 
 
 def _value_text(name: str, value: Any) -> str:
@@ -109,8 +109,8 @@ def accuracy_over_time(results: Any, column: str) -> tuple[Figure, str] | None:
             axis.axhline(100 * accuracy, color="0.6", lw=0.6, ls=":")
     axes[0].xaxis.set_major_locator(MaxNLocator(integer=True))
     axes[0].set_ylabel("validation accuracy (%)")
-    said = _legend_labels(results)
-    handles = [Line2D([], [], label=said[label], **style) for label, style in styles.items()]
+    text = _legend_labels(results)
+    handles = [Line2D([], [], label=text[label], **style) for label, style in styles.items()]
     add_legend(figure, column, handles, columns=3)
     seeds = table["seed"].nunique()
     shown = f"median of {seeds} seeds, with a band from the lowest to the highest" if seeds > 1 else "one seed"
@@ -152,8 +152,8 @@ def by_batch(results: Any, column: str) -> tuple[Figure, str] | None:
     add_legend(figure, column, [Line2D([], [], label=line, **style) for line, style in styles.items()], columns=3)
     missing = sorted({int(run.axes["batch"]) for run, _ in results.failed()} - set(np.array(batches).tolist()))
     note = f" Did not run: batch {', '.join(map(str, missing))}." if missing else ""
-    said = "Peak resident memory, and median time of an epoch, over the batch; crossed out: most epochs were disturbed."
-    return figure, said + note
+    text = "Peak resident memory, and median time of an epoch, over the batch; crossed out: most epochs were disturbed."
+    return figure, text + note
 
 
 def phases(results: Any, column: str) -> tuple[Figure, str] | None:
@@ -171,8 +171,8 @@ def phases(results: Any, column: str) -> tuple[Figure, str] | None:
         left += widths
     rest = np.maximum([row["epoch_time_s"] for row in table] - left, 0)
     axis.barh(np.arange(len(table)), rest, left=left, color="0.88", height=0.7, label="waiting and runtime")
-    said = _legend_labels(results)
-    names = [said[row["label"]] + (" *" if row["phases_timed"] == BUSY else "") for row in table]
+    text = _legend_labels(results)
+    names = [text[row["label"]] + (" *" if row["phases_timed"] == BUSY else "") for row in table]
     axis.set_yticks(range(len(table)), [marked(name, row["usable"]) for name, row in zip(names, table, strict=True)])
     axis.invert_yaxis()
     axis.set(xlabel="time of an epoch (s)", xlim=(0, None))
@@ -191,10 +191,10 @@ def loading(results: Any, column: str) -> tuple[Figure, str] | None:
     if len({stage.load for stage in stages.values()}) < 2 and not alone:
         return None
     axes_of = {run.label: {**run.axes} for run, _ in results.done()}
-    said = {label: _written({name: own[name] for name in own if name != "load"}) for label, own in axes_of.items()}
+    texts = {label: _written({name: own[name] for name in own if name != "load"}) for label, own in axes_of.items()}
     bars = []
     for row in runs:
-        name, load = said[row["label"]], stages[row["label"]].load
+        name, load = texts[row["label"]], stages[row["label"]].load
         bars.append((name, row["samples_per_s"], row["peak_bytes"], 0.0, load))
     for row in alone:
         name = f"{row['load']}, {row['way']}" + (f", {row['count']}" if row["way"] != "loop" else "")

@@ -150,15 +150,15 @@ def write_study_report(results: StudyResults, out: Path, whole: bool = False) ->
     write_table(out / "runs.csv", pd.DataFrame(run_table(results)))
     for name in FIGURES:
         for column, stem in (("single", f"{name}-single"), ("double", name)):
-            if (found := drawn_figure(results, name, column)) is None:
+            if (result := drawn_figure(results, name, column)) is None:
                 break
             for kind in FORMATS:
-                save(found[0], folder / f"{stem}.{kind}")
-        if found is None:
+                save(result[0], folder / f"{stem}.{kind}")
+        if result is None:
             continue
-        write_atomically(folder / f"{name}.txt", _caption_file(results, report, found[1]))
+        write_atomically(folder / f"{name}.txt", _caption_file(results, report, result[1]))
         svg = (folder / f"{name}.svg").read_text(encoding="utf-8")
-        drawn.append(DrawnFigure("study", name, svg, found[1]))
+        drawn.append(DrawnFigure("study", name, svg, result[1]))
     write_atomically(out / "report.html", render_html(report, drawn))
     write_atomically(out / "report.json", json.dumps(render_json(report), indent=1) + "\n")
     return render_text(report, whole) + f"{out}: report.html, runs.csv, epochs.csv, figures\n"
@@ -176,10 +176,10 @@ def drawn_figure(
     """Return one of `FIGURES` and its caption, of trainings under some models alone where they are given; None where
     the study has nothing for it."""
     with in_style(), _chosen(results, models) as results:
-        if (found := FIGURES[name](results, column)) is None:
+        if (result := FIGURES[name](results, column)) is None:
             return None
-        write_lines(found[0], [title_of(results)], column)
-        return finish(found[0], title), found[1]
+        write_lines(result[0], [title_of(results)], column)
+        return finish(result[0], title), result[1]
 
 
 @contextmanager
@@ -218,11 +218,11 @@ def draw_study(
     check_choice("the figure", figure, FIGURES)
     check_choice("the column", column, COLUMN_WIDTH_IN)
     check_choice("--format", kind, FORMATS)
-    found = drawn_figure(results, figure, column, title, models)
-    if found is None:
+    result = drawn_figure(results, figure, column, title, models)
+    if result is None:
         raise UsageError(f"figure {figure} needs runs that this study does not have; see `forktask run --help`")
     path = figure_path(folder, figure, column, kind, out)
-    save_asked(found[0], path, _caption_file(results, build(results), found[1]))
+    save_asked(result[0], path, _caption_file(results, build(results), result[1]))
     return path
 
 

@@ -79,14 +79,14 @@ def expected(study: Study) -> dict[str, Any]:
     }
 
 
-def expected_text(found: Mapping[str, Any]) -> str:
+def expected_text(result: Mapping[str, Any]) -> str:
     """Format the result of `expected` for a terminal."""
-    lines = [found["title"], "", *([found["how_to_read"], ""] if found["how_to_read"] else [])]
-    for run in found["runs"]:
+    lines = [result["title"], "", *([result["how_to_read"], ""] if result["how_to_read"] else [])]
+    for run in result["runs"]:
         first, *later = run["epochs"]
         epochs = f"{' + '.join(map(str, run['epochs']))} epochs" if later else plural(first, "epoch")
         lines.append(f"{run['label']}, seed {run['seed']}, {epochs}")
-    return "\n".join([*lines, *(f"\ncannot run: {text}" for text in found["obstacles"])])
+    return "\n".join([*lines, *(f"\ncannot run: {text}" for text in result["obstacles"])])
 
 
 def run_study(study: Study, out: Path, command: str, report: Callable[[str], None] = print) -> StudyResults:
@@ -149,7 +149,7 @@ def describe_status(results: StudyResults) -> dict[str, Any]:
 
 def status_text(status: Mapping[str, Any]) -> str:
     """Format the result of `describe_status` for a terminal."""
-    lines = [status["title"], *(f"{name}: {said}" for name, said in status["runs"].items())]
+    lines = [status["title"], *(f"{name}: {text}" for name, text in status["runs"].items())]
     if loading := status["ways_of_loading"]["of"]:
         lines.append(f"loading alone: {status['ways_of_loading']['done']} of {loading}")
     resume = f"{status['missing']} missing. To go on: {status['resume']}"
@@ -163,10 +163,10 @@ def _named(run: Training) -> str:
 def found_results(study: Study, results: Results) -> StudyResults:
     """Return what rows hold of the runs of a study: the last row of each run, and of each way of loading alone."""
     trained = {row.run_id: row for row in results.rows if isinstance(row, TrainingRow | TrainingFailureRow)}
-    found = [(run, trained[run.run_id]) for run in study.trainings() if run.run_id in trained]
+    result = [(run, trained[run.run_id]) for run in study.trainings() if run.run_id in trained]
     loaded = [row for row in results.rows if isinstance(row, LoadingRow | LoadingFailureRow)]
     of_jobs = [[row for row in loaded if _is_of(row, job)] for job in loading_jobs(study) if study.options.loaders]
-    return StudyResults(study, found, results.run, [rows[-1] for rows in of_jobs if rows])
+    return StudyResults(study, result, results.run, [rows[-1] for rows in of_jobs if rows])
 
 
 def _is_of(row: LoadingRow | LoadingFailureRow, job: Mapping[str, Any]) -> bool:

@@ -71,11 +71,11 @@ def run_table(results: StudyResults) -> list[dict[str, Any]]:
     there is none; a row is `usable` if at least half of its epochs were undisturbed."""
     epochs = epoch_table(results)
     rows = []
-    for label, found in _by_label(results).items():
+    for label, result in _by_label(results).items():
         here = epochs[epochs["label"] == label]
         last = here[here["epoch"] == here["epoch"].max()]
-        (run, _), *_ = found
-        ends = [row.stages[-1].end for _, row in found]
+        (run, _), *_ = result
+        ends = [row.stages[-1].end for _, row in result]
         accuracies = [end.test_accuracy for end in ends]
         quiet = here if not here["usable"].any() else here[here["usable"]]
         phases = [name for name in PHASE_COLUMNS if name in here]
@@ -84,7 +84,7 @@ def run_table(results: StudyResults) -> list[dict[str, Any]]:
             {
                 **run.axes,
                 "label": label,
-                "seeds": len(found),
+                "seeds": len(result),
                 "epochs": int(here["epoch"].max()),
                 "epoch_time_s": epoch_time,
                 "epoch_time_min_s": float(here["epoch_time_s"].min()),
@@ -105,7 +105,7 @@ def run_table(results: StudyResults) -> list[dict[str, Any]]:
                 "phases_timed": ends[0].phases_timed,
                 **{name: float(quiet[name].median()) for name in phases},
                 **({"rest_s": float((quiet["epoch_time_s"] - quiet[phases].sum(axis=1)).median())} if phases else {}),
-                "libraries_bytes": float(np.median([_libraries_bytes(row) for _, row in found])),
+                "libraries_bytes": float(np.median([_libraries_bytes(row) for _, row in result])),
                 **{f"time_to_{accuracy:g}": _time_to(here, accuracy) for accuracy in results.study.options.accuracy},
             }
         )
@@ -150,9 +150,9 @@ def memory_table(results: StudyResults) -> list[dict[str, Any]]:
     fewer epochs).
     """
     rows = []
-    for label, found in _by_label(results).items():
+    for label, result in _by_label(results).items():
         of_runs = []
-        for _, row in found:
+        for _, row in result:
             stage = row.stages[-1]
             parts = {"libraries_bytes": _libraries_bytes(row), "loader_bytes": stage.end.loader_bytes}
             parts |= {kind: stage.end.planned_bytes.get(kind, 0) for kind in PLANNED}
@@ -160,7 +160,7 @@ def memory_table(results: StudyResults) -> list[dict[str, Any]]:
             rest = {"rest_bytes": stage.end.peak_bytes - sum(parts.values())}
             rest["grown_bytes"] = resident[-1] - resident[1] if len(resident) > 2 else np.nan
             of_runs.append({"peak_bytes": stage.end.peak_bytes, **parts, **rest})
-        rows.append({**found[0][0].axes, "label": label, **pd.DataFrame(of_runs).median().to_dict()})
+        rows.append({**result[0][0].axes, "label": label, **pd.DataFrame(of_runs).median().to_dict()})
     return rows
 
 
@@ -218,24 +218,24 @@ def _but_loading(run: Training) -> str:
 
 def pretrained_sentences(results: StudyResults) -> list[str]:
     """Say for each network what was loaded from a file of parameters, what begins at random and what was not used."""
-    said = {
+    texts = {
         f"{run.stages[0].network}: {row.stages[0].end.started}.": None
         for run, row in results.done()
         if row.stages[0].end.started
     }
-    return list(said)
+    return list(texts)
 
 
 def _summaries(results: StudyResults, name: str) -> list[str]:
     """What the summaries of all stages say under a name, each once."""
-    said = [getattr(stage.summary, name) for _, row in results.done() for stage in row.stages]
-    return [text for text in dict.fromkeys(said) if text]
+    texts = [getattr(stage.summary, name) for _, row in results.done() for stage in row.stages]
+    return [text for text in dict.fromkeys(texts) if text]
 
 
 def data_sentences(results: StudyResults) -> list[str]:
     """Name the data of the runs."""
-    said = _summaries(results, "data")
-    return [f"Data: {'; '.join(said)}."] if said else []
+    texts = _summaries(results, "data")
+    return [f"Data: {'; '.join(texts)}."] if texts else []
 
 
 def machine_sentence(results: StudyResults) -> str:
@@ -253,8 +253,8 @@ def data_notes(results: StudyResults) -> list[str]:
 
 def energy_sentences(results: StudyResults) -> list[str]:
     """Say what measured the energy, or why nothing did."""
-    said = _summaries(results, "energy")
-    return [f"Energy of the whole machine while training: {'; '.join(sorted(said))}."] if said else []
+    text = _summaries(results, "energy")
+    return [f"Energy of the whole machine while training: {'; '.join(sorted(text))}."] if text else []
 
 
 def disturbance_warnings(results: StudyResults, rows: Sequence[Mapping[str, Any]]) -> list[str]:
@@ -266,11 +266,11 @@ def disturbance_warnings(results: StudyResults, rows: Sequence[Mapping[str, Any]
         return []
     share = f"{DISTURBED_SHARE:.0%} of the time of some epochs"
     cause = "The CPU quota or other processes" if stopped else "Other processes"
-    said = [f"{cause} took more than {share}; medians leave these out where others remain: {'; '.join(each)}."]
-    said = [stopped, *said] if stopped else said
+    texts = [f"{cause} took more than {share}; medians leave these out where others remain: {'; '.join(each)}."]
+    texts = [stopped, *texts] if stopped else texts
     if wrong := [row["label"] for row in rows if not row["usable"]]:
-        said.append(f"Most epochs were disturbed, so do not use the times of: {'; '.join(wrong)}.")
-    return said
+        texts.append(f"Most epochs were disturbed, so do not use the times of: {'; '.join(wrong)}.")
+    return texts
 
 
 def agreement(results: StudyResults) -> tuple[list[str], list[str]]:
@@ -282,9 +282,11 @@ def agreement(results: StudyResults) -> tuple[list[str], list[str]]:
     for run, row in results.done():
         options = [_effective(stage.as_dict()) for stage in run.stages]
         groups[repr(options)][run.label] = row.stages[-1].end.parameters_sha256
-    several = [found for found in groups.values() if len(found) > 1]
-    wrong = [found for found in several if len(set(found.values())) > 1]
-    warnings = [f"These runs must leave the same parameters and do not: {'; '.join(sorted(found))}." for found in wrong]
+    several = [result for result in groups.values() if len(result) > 1]
+    wrong = [result for result in several if len(set(result.values())) > 1]
+    warnings = [
+        f"These runs must leave the same parameters and do not: {'; '.join(sorted(result))}." for result in wrong
+    ]
     if not several or wrong:
         return [], warnings
     return [

@@ -127,17 +127,17 @@ def what_fits(
             return False
         return needed_bytes(plan) <= limit
 
-    found = []
+    result = []
     if options.get("memory", "full") == "full" and fits(memory="shared"):
-        found.append("memory 'shared'")
-    if not found and options.get("phase", "train") == "train" and fits(memory="shared", recompute=True):
-        found.append("memory 'shared' with recompute")
+        result.append("memory 'shared'")
+    if not result and options.get("phase", "train") == "train" and fits(memory="shared", recompute=True):
+        result.append("memory 'shared' with recompute")
     batch = options["batch"] // 2
     while batch and not fits(batch=batch):
         batch //= 2
     if batch:
-        found.append(f"batch {batch}")
-    return f"{' or '.join(found)} would fit" if found else "no smaller batch fits either"
+        result.append(f"batch {batch}")
+    return f"{' or '.join(result)} would fit" if result else "no smaller batch fits either"
 
 
 def what_fits_gpu(options: Mapping[str, Any], storage: Storage, make: Callable[..., Plan] = lower):
@@ -190,14 +190,14 @@ def check_least(options: Mapping[str, Any], limit: int | None, free: int | None)
 
 def check_some_fit(plans: Iterable[tuple[str, PlanOptions]], limit: str = "") -> None:
     """Raise `MachineError` if no plan of these networks can fit, as `check_least` tells, before any of them is made."""
-    found = []
+    result = []
     for network, options in plans:
         try:
             check_least({"network": network, **options.as_dict()}, *memory_bounds(limit))
             return
         except MemoryError as error:
-            found.append(f"{network}, batch {options.batch}: {error}")
-    raise MachineError(found[0])
+            result.append(f"{network}, batch {options.batch}: {error}")
+    raise MachineError(result[0])
 
 
 def memory_bounds(limit: str | None = "") -> tuple[int | None, int | None]:
@@ -207,7 +207,7 @@ def memory_bounds(limit: str | None = "") -> tuple[int | None, int | None]:
 
 def allowed_bytes(limit: int | None, free: int | None) -> tuple[float, str]:
     """Return the fewer of the bytes of a limit and the free ones, and which they are in a sentence."""
-    known = [(n, said) for n, said in ((limit, "the memory limit is"), (free, "free are")) if n is not None]
+    known = [(n, text) for n, text in ((limit, "the memory limit is"), (free, "free are")) if n is not None]
     return min(known, key=itemgetter(0), default=(math.inf, ""))
 
 

@@ -336,19 +336,19 @@ def forkjoin_forms() -> tuple[ModelSpec, ...]:
     """Return what `REFERENCE` stands for: fork-join in both regions, with every schedule, some sizes of what dynamic
     and guided hand out, and under each OpenMP library that is found."""
     options = {name: forkjoin.FORKJOIN.fields[name].choices for name in ("region", "schedule", "runtime")}
-    found = []
+    result = []
     for *values, chunk in itertools.product(*options.values(), CHUNKS):
         written = ":".join(f"{name}={value}" for name, value in zip(options, values, strict=True))
         spec = parse_model(f"forkjoin:{written}:chunk_size={chunk}")
         if not refusals([partial(process_environment, spec)]) and not (chunk and spec.option("schedule") == "static"):
-            found.append(spec)
-    return tuple(found)
+            result.append(spec)
+    return tuple(result)
 
 
 def outside_models() -> tuple[ModelSpec, ...]:
     """Return what `OUTSIDE` stands for: the runtimes of others that this installation was built with."""
-    found = (MODELS[name] for name in built_models())
-    return tuple(parse_model(model.name) for model in found if model.is_reference and not model.far_behind)
+    result = (MODELS[name] for name in built_models())
+    return tuple(parse_model(model.name) for model in result if model.is_reference and not model.far_behind)
 
 
 def parse_models(texts: Iterable[ModelSpec | str]) -> tuple[ModelSpec, ...]:
@@ -390,19 +390,19 @@ def process_environment(spec: ModelSpec) -> dict[str, str]:
     if spec.option("runtime", "libgomp") == "libgomp":
         return {}
     folders = ("/usr/lib/*-linux-gnu", "/usr/lib/llvm-*/lib", "/usr/lib64", "/usr/lib", "/usr/local/lib")
-    found = [path for folder in folders for path in sorted(glob.glob(f"{folder}/libomp.so*"), reverse=True)]
-    if not found:
+    result = [path for folder in folders for path in sorted(glob.glob(f"{folder}/libomp.so*"), reverse=True)]
+    if not result:
         raise UsageError(f"model {spec} needs LLVM's libomp.so, found none in {', '.join(folders)}; install libomp5")
-    return {"LD_PRELOAD": found[0]}
+    return {"LD_PRELOAD": result[0]}
 
 
-def counts_for(spec: ModelSpec, asked: Sequence[int]) -> Sequence[int]:
+def counts_for(spec: ModelSpec, requested: Sequence[int]) -> Sequence[int]:
     """Return the numbers of threads, of those asked for, on which a model runs; one of a single thread runs on one."""
     limit = spec.model.max_threads
-    return asked if limit is None else (limit,)
+    return requested if limit is None else (limit,)
 
 
-def check_counts(specs: Sequence[ModelSpec], asked: Sequence[int]) -> Sequence[int]:
+def check_counts(specs: Sequence[ModelSpec], requested: Sequence[int]) -> Sequence[int]:
     """Return numbers of threads that were asked for by name, if some model runs on the largest.
 
     Raises
@@ -410,13 +410,13 @@ def check_counts(specs: Sequence[ModelSpec], asked: Sequence[int]) -> Sequence[i
     UsageError
         All models run on fewer threads.
     """
-    if max(asked) > 1 and all(spec.model.max_threads == 1 for spec in specs):
+    if max(requested) > 1 and all(spec.model.max_threads == 1 for spec in specs):
         raise UsageError(
-            f"{' and '.join(spec.name for spec in specs)} must run on one thread, got {max(asked)} threads; ask "
+            f"{' and '.join(spec.name for spec in specs)} must run on one thread, got {max(requested)} threads; ask "
             f"for 1, or name a model of several threads, such as "
             f"{'gpu_both' if any(spec.is_gpu for spec in specs) else 'forkjoin'}"
         )
-    return asked
+    return requested
 
 
 def make_executor(spec: ModelSpec | str, num_threads: int, *, cpus: list[int] | None = None, event_capacity: int = 0):

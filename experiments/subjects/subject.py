@@ -140,10 +140,10 @@ def _load(plan: Mapping[str, Any]) -> Callable:
             raise UsageError(f"{plan['module']}:{plan['function']} must be importable, got: {error}") from None
     sys.path[:] = plan["path"]
     try:
-        found = find_spec(plan["module"])
+        result = find_spec(plan["module"])
     except (ImportError, ValueError):
-        found = None
-    if found is not None and found.origin is not None and Path(found.origin).resolve() == Path(plan["file"]):
+        result = None
+    if result is not None and result.origin is not None and Path(result.origin).resolve() == Path(plan["file"]):
         module = import_module(plan["module"])
     else:
         spec = spec_from_file_location(plan["module"], plan["file"])
@@ -166,8 +166,8 @@ def build(job: Mapping[str, Any], model: ModelSpec = SERIAL):
     """Bind the job's plan to new memory where `model` runs, with data and initial parameters; or the user's graph."""
     if "function" in job["plan"]:
         return make_bound(job["plan"])
-    asked = (job["plan"].get(name, "auto") for name in ("conv", "granularity"))
-    options = {**job["plan"], **options_for(model, *asked)}
+    requested = (job["plan"].get(name, "auto") for name in ("conv", "granularity"))
+    options = {**job["plan"], **options_for(model, *requested)}
     # The checks come first: Linux grants more memory than there is, and later kills some process.
     limit = job.get("memory_limit")
     check_least(options, *memory_bounds(limit))

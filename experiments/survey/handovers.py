@@ -37,12 +37,12 @@ def read_handovers(folder: Path) -> dict[tuple[int, int], float]:
     return {(int(row["cpu"]), int(row["other"])): float(row["seconds"]) for row in rows}
 
 
-def draw_handovers(found: dict[tuple[int, int], float]) -> Figure:
+def draw_handovers(result: dict[tuple[int, int], float]) -> Figure:
     """Draw a square for each two CPUs, in the order of their numbers."""
-    cpus = sorted({cpu for pair in found for cpu in pair})
+    cpus = sorted({cpu for pair in result for cpu in pair})
     index = {cpu: number for number, cpu in enumerate(cpus)}
     values = np.full((len(cpus), len(cpus)), np.nan)
-    for (a, b), seconds in found.items():
+    for (a, b), seconds in result.items():
         values[index[a], index[b]] = values[index[b], index[a]] = seconds * 1e9
     with in_style():
         figure = blank_figure("single", TALL_IN)

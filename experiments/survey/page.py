@@ -52,12 +52,12 @@ LIMITS = (
 
 def write_survey(folder: Path) -> str:
     """Write report.html and survey.json of what a survey's folder holds, and return the text for a terminal."""
-    found = json.loads(read_regular(folder / INFO, "a machine's description"))
+    result = json.loads(read_regular(folder / INFO, "a machine's description"))
     sweeps = {stage: load(folder / stage.name) for stage in STAGES if stage.axes and _is_measured(folder, stage)}
     errors = [row for stage, sweep in sweeps.items() for row in simulator_errors(stage, sweep)]
     drawn = [*_drawn(folder, sweeps)]
     sections = [
-        _machine(found),
+        _machine(result),
         _handovers(folder),
         *(_network(stage, sweep) for stage, sweep in sweeps.items()),
         *_metg(folder),
@@ -68,19 +68,19 @@ def write_survey(folder: Path) -> str:
             tables=[Table("simulator", ERRORS, errors)],
         ),
     ]
-    environment = found["environment"]
+    environment = result["environment"]
     cores = plural(environment["topology"]["cores"], "core")
     facts = {
         "title": f"Survey of {environment['cpu']['model'] or 'a machine'}, {cores}",
-        "created": found["created"],
+        "created": result["created"],
         "forktask": environment["forktask"],
         "command": f"forktask survey --out {folder.name}",
         "data": "",
-        "environment_id": found["environment_id"],
+        "environment_id": result["environment_id"],
     }
     report = Report(facts["title"], facts, warnings=_left_out(folder), sections=sections)
     write_atomically(folder / REPORT, render_html(report, drawn))
-    write_atomically(folder / SURVEY, json.dumps({**render_json(report), **found}, indent=1, default=str) + "\n")
+    write_atomically(folder / SURVEY, json.dumps({**render_json(report), **result}, indent=1, default=str) + "\n")
     return f"{render_text(report)}\nReport: {folder / REPORT}"
 
 
@@ -119,32 +119,32 @@ def _left_out(folder: Path) -> list[str]:
     return [f"Not measured yet: {', '.join(names)}. The same command goes on in this folder."] if names else []
 
 
-def _machine(found: dict[str, Any]) -> Section:
-    limits = found["machine"]
+def _machine(result: dict[str, Any]) -> Section:
+    limits = result["machine"]
     rows = [
         {"threads": int(n), "bandwidth": bytes_per_s, "capacity": limits["capacity"].get(n)}
         for n, bytes_per_s in limits["bandwidth_bytes_per_s"].items()
     ]
-    topics = [{"entry": topic, "value": text} for topic, text in machine_topics(found).items()]
+    topics = [{"entry": topic, "value": text} for topic, text in machine_topics(result).items()]
     tables = [Table("machine", columns.ENVIRONMENT, topics), Table("limits", LIMITS, rows)]
     return Section("The machine and its limits", 2, tables=tables)
 
 
 def _handovers(folder: Path) -> Section:
-    found = read_handovers(folder)
-    said = []
-    if found:
-        nearest, furthest = min(found, key=found.__getitem__), max(found, key=found.__getitem__)
-        said = [
-            f"A line of cache goes from one CPU to another in {time(median(found.values()))}"
+    took = read_handovers(folder)
+    texts = []
+    if took:
+        nearest, furthest = min(took, key=took.__getitem__), max(took, key=took.__getitem__)
+        texts = [
+            f"A line of cache goes from one CPU to another in {time(median(took.values()))}"
             + (
-                f" (median of {len(found)} pairs); {time(found[nearest])} between CPUs {nearest[0]} and {nearest[1]}, "
-                f"{time(found[furthest])} between {furthest[0]} and {furthest[1]}."
-                if len(found) > 1
+                f" (median of {len(took)} pairs); {time(took[nearest])} between CPUs {nearest[0]} and {nearest[1]}, "
+                f"{time(took[furthest])} between {furthest[0]} and {furthest[1]}."
+                if len(took) > 1
                 else "."
             )
         ]
-    return Section("Hand-overs between CPUs", 2, sentences=said, figures=("handovers",), plan_id="survey")
+    return Section("Hand-overs between CPUs", 2, sentences=texts, figures=("handovers",), plan_id="survey")
 
 
 def _network(stage: Stage, sweep: Sweep) -> Section:
@@ -154,11 +154,11 @@ def _network(stage: Stage, sweep: Sweep) -> Section:
     best = [
         row for row in widest.to_dict("records") if row["plan_id"] == plan_id and row["model"] in (PERSISTENT, TASKITER)
     ]
-    said = [f"{row['model']}, {plural(row['threads'], 'thread')}: {time(row['time_s'])} a step." for row in best]
+    texts = [f"{row['model']}, {plural(row['threads'], 'thread')}: {time(row['time_s'])} a step." for row in best]
     return Section(
         f"{stage.title}: {stage.name}",
         2,
-        sentences=[" ".join([*said, f"All tables: `{stage.name}/{REPORT}`."])],
+        sentences=[" ".join([*texts, f"All tables: `{stage.name}/{REPORT}`."])],
         tables=[Table(f"answers of {stage.name}", columns.ANSWER, rows)],
         figures=("speedup", "batch"),
         plan_id=stage.name,

@@ -115,8 +115,8 @@ def take_survey(folder: Path, budget_s: float, command: str) -> None:
     end = time.monotonic() + budget_s
     output_folder(folder, INFO)
     say("the machine and its limits")
-    found = {"created": datetime.now(UTC).isoformat(timespec="seconds"), **describe_machine()}
-    write_atomically(folder / INFO, json.dumps(found, indent=1, default=str) + "\n")
+    result = {"created": datetime.now(UTC).isoformat(timespec="seconds"), **describe_machine()}
+    write_atomically(folder / INFO, json.dumps(result, indent=1, default=str) + "\n")
     write_machine(str(folder / MACHINE))
     cpus = available_cpus()
     if len(cpus) > 1:

@@ -120,15 +120,15 @@ def _trace(
 ) -> list[str]:
     """Write the traces that were asked for; return why some are missing."""
     grid, options, results = configuration.grid, configuration.measure, compared.results
-    asked = {"threads": max(grid.threads), "seconds": options.target_s, "iterations": iterations}
-    asked["placement"] = options
+    requested = {"threads": max(grid.threads), "seconds": options.target_s, "iterations": iterations}
+    requested["placement"] = options
     failures: list[str] = []
     ours = [spec for spec in grid.models if not spec.is_peer]
     if trace:
-        for folder, title, logs, failed in trace_sweep(out_dir, results, ours, again, **asked):
+        for folder, title, logs, failed in trace_sweep(out_dir, results, ours, again, **requested):
             compared.traced += [f"{title}:", *trace(folder, title, logs), ""] if logs else []
             failures += failed
     if options.inject:
         on_cpu = [spec for spec in ours if not spec.is_gpu]
-        failures += trace_injected(out_dir, results, on_cpu, causes=options.inject, **asked)
+        failures += trace_injected(out_dir, results, on_cpu, causes=options.inject, **requested)
     return failures

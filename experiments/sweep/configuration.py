@@ -309,9 +309,9 @@ class Shard(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
         """Fields that name the shard in its rows."""
         return {"plan_id": self.plan_id, "interference": self.interference, "repetition": self.repetition}
 
-    def with_only(self, asked: Callable[[str], bool]) -> Shard:
+    def with_only(self, requested: Callable[[str], bool]) -> Shard:
         """Return the shard with the configurations that are asked for."""
-        kept = ({c: at for c, at in some.items() if asked(c)} for some in (self.samples, self.profiles))
+        kept = ({c: at for c, at in some.items() if requested(c)} for some in (self.samples, self.profiles))
         return Shard(**self.identity, **dict(zip(("samples", "profiles"), kept, strict=True)))
 
 
@@ -542,13 +542,13 @@ def parse_configuration(values: Mapping[str, Any], where: str = "the configurati
         check_images(granularity, max(axes.batch))
     if not isinstance(grid.get("threads", "cores"), str):
         check_counts(parse_models(axes.models), axes.threads)
-    found = Configuration(title, axes, measure, slurm=values.get("slurm", {}))
+    result = Configuration(title, axes, measure, slurm=values.get("slurm", {}))
     quick = values.get("quick", {})
     check_keys(quick, AXES, f"table [quick] of {where}")
     small = {name: _axis(AXES[name], value, f"table [quick] of {where}") for name, value in quick.items()}
     for model in parse_models(small["models"]) if "models" in small else ():
-        check_choice(f"a model in table [quick] of {where}", model, found.grid.models)
-    return replace(found, quick_axes={**_small_axes(axes), **small})
+        check_choice(f"a model in table [quick] of {where}", model, result.grid.models)
+    return replace(result, quick_axes={**_small_axes(axes), **small})
 
 
 def _small_axes(grid: Grid) -> dict[str, tuple]:

@@ -103,31 +103,31 @@ def expected(configuration: Configuration) -> dict[str, Any]:
     }
 
 
-def expected_text(found: Mapping[str, Any]) -> str:
+def expected_text(result: Mapping[str, Any]) -> str:
     """Format the result of `expected` for a terminal."""
-    lines = [found["title"], *(["", found["how_to_read"]] if found["how_to_read"] else [])]
-    for plan_id, row in found["plans"].items():
+    lines = [result["title"], *(["", result["how_to_read"]] if result["how_to_read"] else [])]
+    for plan_id, row in result["plans"].items():
         others = describe(plan_options(row.options), leave_out=("batch",))
         lines.append(
             f"\nplan {plan_id}: {row.network}, batch {row.batch}{', ' + others if others else ''}; "
             f"{row.num_tasks} tasks, {row.num_edges} edges, {row.flops / 1e9:.2f} GFLOP, "
             f"{format_bytes(sum(row.memory_bytes.values()))}"
         )
-        for c in found["configurations"]:
+        for c in result["configurations"]:
             if c["plan_id"] == plan_id:
                 hogs = f", {c['interference']} hogs" if c["interference"] else ""
                 lines.append(f"  {c['config_id']}  {c['model']} on {plural(c['threads'], 'thread')}{hogs}")
-    environment = found["environment"]
-    lines += ["", *(f"cannot run: {text}" for text in found["obstacles"])] if found["obstacles"] else []
-    count, repeats = len(found["configurations"]), found["repeats"]
+    environment = result["environment"]
+    lines += ["", *(f"cannot run: {text}" for text in result["obstacles"])] if result["obstacles"] else []
+    count, repeats = len(result["configurations"]), result["repeats"]
     lines.append(
         f"\n{environment['cpu']['model']}, {plural(environment['topology']['cores'], 'core')}, "
         f"CPUs {environment['affinity']}, Python {environment['python']['version']}, "
-        f"environment {found['environment_id']}"
+        f"environment {result['environment_id']}"
     )
     lines.append(
         f"{count} configurations x {repeats} repeats"
-        f"{' and a profile each' if found['measurements'] > count * repeats else ''}: {found['measurements']} "
-        f"measurements, about {format_seconds(found['expected_duration_s'])}"
+        f"{' and a profile each' if result['measurements'] > count * repeats else ''}: {result['measurements']} "
+        f"measurements, about {format_seconds(result['expected_duration_s'])}"
     )
     return "\n".join(lines)

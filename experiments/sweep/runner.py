@@ -117,7 +117,7 @@ class SweepRunner:
         something."""
         results, measure = writer.results, self.configuration.measure
         run, before, partial_row = site.run_row(self.command_line), results.of(RunRow), results.partial
-        said = self._said(results, number, missing)
+        text = self._said(results, number, missing)
         continued = writer.start(run, same_environment=measure.nodes == "one")
         check_nodes([(row.node, row.environment) for row in (*before, run)], measure.nodes)
         if partial_row:
@@ -125,7 +125,7 @@ class SweepRunner:
                 "the last line of samples.jsonl was half-written and has been moved aside; its sample is measured again"
             )
         if continued and self.shards is None and missing:
-            say(said)
+            say(text)
         if not any(row.node.is_same(site.node) for row in results.of(MachineRow)):
             say("measuring the machine's limits")
             writer.append(site.machine_row())

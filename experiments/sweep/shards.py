@@ -47,13 +47,13 @@ from .expected import plan_row
 
 
 def missing_shards(
-    shards: Collection[Shard], results: Results, asked: Callable[[str], bool] = lambda config_id: True
+    shards: Collection[Shard], results: Results, requested: Callable[[str], bool] = lambda config_id: True
 ) -> list[Shard]:
     """Return the shards of which something is not in a folder.
 
     Parameters
     ----------
-    asked : callable (config_id) -> bool
+    requested : callable (config_id) -> bool
         The configurations that are asked for; those that failed for good never are.
 
     Returns
@@ -62,16 +62,16 @@ def missing_shards(
         Each with the profiles that are missing and, where a sample is missing, with all samples that are asked for:
         they take turns.
     """
-    finished, settled, found = results.finished(), results.settled(), []
+    finished, settled, result = results.finished(), results.settled(), []
     for given in shards:
-        shard = given.with_only(lambda config_id: config_id not in settled and asked(config_id))
+        shard = given.with_only(lambda config_id: config_id not in settled and requested(config_id))
         samples = shard.samples
         if all(("sample", config_id, shard.repetition) in finished for config_id in samples):
             samples = {}
         profiles = {c: at for c, at in shard.profiles.items() if ("profile", c, shard.repetition) not in finished}
         if samples or profiles:
-            found.append(Shard(**shard.identity, samples=samples, profiles=profiles))
-    return found
+            result.append(Shard(**shard.identity, samples=samples, profiles=profiles))
+    return result
 
 
 class Answers:
@@ -157,8 +157,8 @@ class Site:
         runs: dict[str, list[tuple[ModelSpec, int]]] = {plan_id: [] for plan_id in plans}
         for point in self._points.values():
             runs[point.plan_id].append((point.model, point.threads))
-        found = check_plans(zip(plans.values(), runs.values(), strict=True), measure.check)
-        self._checks = dict(zip(plans, found, strict=True))
+        result = check_plans(zip(plans.values(), runs.values(), strict=True), measure.check)
+        self._checks = dict(zip(plans, result, strict=True))
         self._any_order = measure.with_changes(oversubscribe=True).order
         environment = means.environment
         if environment is None:
@@ -178,11 +178,11 @@ class Site:
             return self._means.machine_row()
         measure = self.configuration.measure
         row = measure_machine(self.environment["environment"], order=self._any_order)
-        found: dict[str, dict[str, float]] = {}
+        result: dict[str, dict[str, float]] = {}
         for threads, hogs in sorted({(point.threads, point.interference) for point in self._points.values()}):
             if hogs:
-                found.setdefault(str(threads), {})[str(hogs)] = measure_capacity_beside(hogs, measure.order(threads))
-        return make_row(MachineRow, row, {"capacity_beside": found})
+                result.setdefault(str(threads), {})[str(hogs)] = measure_capacity_beside(hogs, measure.order(threads))
+        return make_row(MachineRow, row, {"capacity_beside": result})
 
     def measure(self, shard: Shard, answers: Answers | None = None) -> Iterator[AnyRow]:
         """Measure a shard: the machine's capacity, the samples in turns, then the profiles of what did not fail.
@@ -269,12 +269,12 @@ class Site:
             shard.interference,
             measure.order(max(point.threads for point in points)),
         )
-        for group, found in enumerate(measure_generation(generation, self._means.machine)):
+        for group, result in enumerate(measure_generation(generation, self._means.machine)):
             about = {"group": group, "node": self.node}
-            rounds = make_row(RoundsRow, msgspec.structs.asdict(found.rounds), shard.identity, about)
+            rounds = make_row(RoundsRow, msgspec.structs.asdict(result.rounds), shard.identity, about)
             if rounds.order:
                 yield rounds
-            for name, answer in sorted(found.answers.items(), key=lambda one: self._points[one[0]].model.is_peer):
+            for name, answer in sorted(result.answers.items(), key=lambda one: self._points[one[0]].model.is_peer):
                 if profile := answer.pop("profile", None):
                     profiles[name] = profile
                 conditions = self._conditions("sample", shard, contestants[name])

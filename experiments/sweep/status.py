@@ -135,7 +135,7 @@ def undecided(results: Results) -> set[str] | None:
     quiet = quiet_times(groups_of(samples, (row for row in rows if isinstance(row, RoundsRow))))
     times = Estimates(quiet.times, quiet.loud, sessions)
     open_ones: set[str] = set()
-    asked = False
+    requested = False
     for plan in dict.fromkeys(point[:2] for point in times.points):
         here = [point[2:] for point in times.points if point[:2] == plan]
         serial = [each for each in here if each[0].is_serial]
@@ -146,11 +146,11 @@ def undecided(results: Results) -> set[str] | None:
         for question in questions(here, fastest):
             if question.contestant[0].model.far_behind:
                 continue
-            asked = True
+            requested = True
             candidate, *others = ((*plan, *each) for each in (question.contestant, *question.references))
             ratio = times.ratio_to_fastest(candidate, others)
             if verdict(ratio) == UNDECIDED or ratio.half_width > NARROW:
                 best = times.fastest(others)
                 near = [other for other in others if not exceeds(times.ratio(other, best), 1.0)]  # others are not it
                 open_ones |= {ids[each] for each in (candidate, *near, *((*plan, *each) for each in serial))}
-    return open_ones if asked else None
+    return open_ones if requested else None

@@ -50,15 +50,15 @@ def candidates(network: str, options: PlanOptions, budget: int, seed: int, threa
     batch, choices = options.batch, CHOICES_OF_TOKENS if get_network(network).tokens else CHOICES
     doubled = (AUTO_THREADS << power for power in range(1, threads.bit_length()))
     known = ["auto", *(f"threads={count}" for count in doubled if count < 2 * threads)]
-    found, plans = [], set()
+    result, plans = [], set()
     for number in range(20 * budget):
-        if len(found) >= budget:
+        if len(result) >= budget:
             break
         parts = {"images": generator.choice([n for n in SIZES if n <= batch] + [0])}
         parts |= {name: generator.choice(sizes) for name, sizes in choices.items()}
         text = ",".join(f"{name}={size}" for name, size in parts.items() if size)
         text = known[number] if number < len(known) else text
-        if not text or text in found:
+        if not text or text in result:
             continue
         try:
             plan = lower(network, options, granularity=text)
@@ -66,8 +66,8 @@ def candidates(network: str, options: PlanOptions, budget: int, seed: int, threa
             continue
         if plan.num_tasks <= MOST_TASKS and _shape(plan) not in plans:
             plans.add(_shape(plan))
-            found.append(text)
-    return found
+            result.append(text)
+    return result
 
 
 def _shape(plan) -> tuple:
@@ -93,8 +93,8 @@ def search_of(grid: Grid, budget: int, seconds: float, **measure: Any) -> Config
     plans = Configuration(grid=grid, measure=settings).plans()
     check_some_fit(plans, settings.memory_limit)  # candidates of a plan that does not would take minutes
     ((network, options),) = plans
-    found = candidates(network, options, budget, settings.seed, max(grid.threads))
-    return Configuration(grid=replace(grid, granularity=tuple(found)), measure=settings)
+    result = candidates(network, options, budget, settings.seed, max(grid.threads))
+    return Configuration(grid=replace(grid, granularity=tuple(result)), measure=settings)
 
 
 _COLUMNS = (

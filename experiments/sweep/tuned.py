@@ -26,12 +26,12 @@ def problem_id(network: str, options: PlanOptions) -> str:
 def best_rows(sweep: Sweep) -> list[dict[str, Any]]:
     """Return problem, model, threads, granularity, step_time_s and auto_time_s of each model on each number of threads,
     at the granularity at which it is fastest."""
-    found: dict[tuple, dict[str, float]] = {}
+    result: dict[tuple, dict[str, float]] = {}
     for point in sweep.points():
         plan = sweep.plans[point.plan_id]
         if not plan.interference:
             key = problem_id(plan.network, plan_options(plan.options)), point.model, point.threads
-            found.setdefault(key, {})[plan.granularity] = sweep.typical_time(point).value
+            result.setdefault(key, {})[plan.granularity] = sweep.typical_time(point).value
     return [
         {
             **dict(zip(("problem", "model", "threads"), key, strict=True)),
@@ -39,7 +39,7 @@ def best_rows(sweep: Sweep) -> list[dict[str, Any]]:
             "step_time_s": times[best],
             "auto_time_s": times.get("auto"),
         }
-        for key, times in found.items()
+        for key, times in result.items()
     ]
 
 

@@ -98,7 +98,7 @@ def _draw_panel(axis, view: GraphView, lines: Sequence[int], width: float) -> No
         (False, {"linewidth": 0.4, "edgecolor": "0.3"}),
         (True, {"linewidth": 0.35, "edgecolor": COLORS[3], "linestyle": (0, (5, 4)), "alpha": 0.6}),
     ):
-        found = []
+        result = []
         for (source, target), crosses in view.edges.items():
             if crosses != crossing:
                 continue
@@ -106,8 +106,8 @@ def _draw_panel(axis, view: GraphView, lines: Sequence[int], width: float) -> No
             x0, x1 = (x1, x1) if source in wide else (x0, x0) if target in wide else (x0, x1)
             y0, y1 = y0 + HALF * (source not in view.joins), y1 - HALF * (target not in view.joins)
             bow = 0.0 if abs(y1 - y0) <= NEAR else abs(y1 - y0) * (0.2 if crosses else 0.1 if x0 + x1 >= 0 else -0.1)
-            found.append(curves.Path([(x0, y0), ((x0 + x1) / 2 + bow, (y0 + y1) / 2), (x1, y1)], [1, 3, 3]))
-        axis.add_collection(PathCollection(found, facecolor="none", **look))
+            result.append(curves.Path([(x0, y0), ((x0 + x1) / 2 + bow, (y0 + y1) / 2), (x1, y1)], [1, 3, 3]))
+        axis.add_collection(PathCollection(result, facecolor="none", **look))
 
 
 def _marks(row: DrawnRow, places: Sequence[tuple[float, float]], box: float, width: float) -> PatchCollection:

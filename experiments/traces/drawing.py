@@ -48,5 +48,5 @@ def links_of(window: Window) -> tuple[list[Link], list[str]]:
         )
         for k, task, later, successor in arrows.tolist()
     ]
-    said = f"links of {window.log.model}: from each block's last predecessor only"
-    return links, [] if complete else [said]
+    text = f"links of {window.log.model}: from each block's last predecessor only"
+    return links, [] if complete else [text]

@@ -37,10 +37,10 @@ def write_paje(path: str | os.PathLike, windows: Sequence[Window]) -> str:
     """Write a trace; return a sentence about what it holds."""
     path = Path(path)
     events: list[tuple[float, int, str]] = []
-    said = []
+    texts = []
     for number, window in enumerate(windows):
         links, left_out = links_of(window)
-        said += left_out
+        texts += left_out
         events += _events(number, window, links)
     events.sort(key=lambda event: event[:2])
     end = _time(max(window.stop_ns - window.start_ns for window in windows))
@@ -49,7 +49,7 @@ def write_paje(path: str | os.PathLike, windows: Sequence[Window]) -> str:
         threads = [_line("PajeDestroyContainer", end, "T", f"m{number}t{w}") for w in range(len(window.log.lanes))]
         lines += [*threads, _line("PajeDestroyContainer", end, "M", f"m{number}")]
     write_atomically(path, "\n".join([*lines, ""]))
-    return "; ".join([f"{path}: {len(events)} events of {len(windows)} models", *said])
+    return "; ".join([f"{path}: {len(events)} events of {len(windows)} models", *texts])
 
 
 def _line(event: str, *values: str) -> str:

@@ -31,11 +31,11 @@ def write_paraver(path: str | os.PathLike, windows: Sequence[Window]) -> str:
     records: list[tuple[int, int, str]] = []
     first_cpu = 1
     layers = sorted({layer for window in windows for layer in layer_of_loops(window.log)})
-    said = []
+    texts = []
     for application, window in enumerate(windows, 1):
         records += _records(application, window, layers, first_cpu)
         links, left_out = links_of(window)
-        said += left_out
+        texts += left_out
         records += _communications(application, links, first_cpu)
         first_cpu += len(window.log.lanes)
     records.sort(key=lambda record: record[:2])
@@ -47,7 +47,7 @@ def write_paraver(path: str | os.PathLike, windows: Sequence[Window]) -> str:
     write_atomically(path, "\n".join([head, *(line for _, _, line in records), ""]))
     write_atomically(path.with_suffix(".pcf"), _names(windows, layers))
     write_atomically(path.with_suffix(".row"), _rows(windows))
-    return "; ".join([f"{path}: {len(records)} records of {len(windows)} models", *said])
+    return "; ".join([f"{path}: {len(records)} records of {len(windows)} models", *texts])
 
 
 def _records(application: int, window: Window, layers: Sequence[str], first_cpu: int):

@@ -30,18 +30,18 @@ def write_perfetto(path: str | os.PathLike, windows: Sequence[Window]) -> str:
     """Write a gzipped trace; return a sentence about what it holds."""
     path = Path(path)
     content = io.BytesIO()
-    num_events, said = 0, []
+    num_events, text = 0, []
     with gzip.open(content, "wt", encoding="utf-8", compresslevel=6) as file:
         file.write('{"displayTimeUnit": "ns", "traceEvents": [\n')
         for number, window in enumerate(windows, 1):
             links, left_out = links_of(window)
-            said += left_out
+            text += left_out
             for event in _events(number, window, links):
                 file.write((",\n" if num_events else "") + json.dumps(event, separators=(",", ":")))
                 num_events += 1
         file.write("\n]}\n")
     write_atomically(path, content.getvalue())
-    return "; ".join([f"{path}: {num_events} events of {len(windows)} models", *said])
+    return "; ".join([f"{path}: {num_events} events of {len(windows)} models", *text])
 
 
 def _events(process: int, window: Window, links: Sequence[Link]) -> Iterator[dict]:

@@ -163,7 +163,7 @@ def traced(out_dir: str | os.PathLike, plans: Iterable[PlanRow]) -> Iterator[tup
 
 
 def trace_sweep(
-    out_dir: str | os.PathLike, results: Results, models: Sequence[ModelSpec], again: bool, **asked: Any
+    out_dir: str | os.PathLike, results: Results, models: Sequence[ModelSpec], again: bool, **requested: Any
 ) -> Iterator[tuple[Path, str, list[EventLog], list[str]]]:
     """Trace all plans of a results folder under the models of which it has no traces yet, as `collect_traces` is asked.
 
@@ -181,7 +181,7 @@ def trace_sweep(
             continue
         say(f"tracing {title}, plan {number} of {len(records)}: {plural(len(missing), 'model')}")
         kept = [log for path in events_files(folder) if (log := read_events(path)).about["model"] not in missing]
-        new = collect_traces(plan.options, missing, folder=folder, **asked)
+        new = collect_traces(plan.options, missing, folder=folder, **requested)
         logs = sorted([*kept, *new.logs], key=lambda log: model_rank(log.model))
         if new.logs:
             _write_rows(out_dir, results, plan, logs, new)
@@ -214,7 +214,7 @@ def _write_rows(
 
 
 def trace_injected(
-    out_dir: str | os.PathLike, results: Results, models: Sequence[ModelSpec], causes: Sequence[str], **asked: Any
+    out_dir: str | os.PathLike, results: Results, models: Sequence[ModelSpec], causes: Sequence[str], **requested: Any
 ) -> list[str]:
     """Trace all plans of a results folder with each cause of outliers injected, unless that was done; return a sentence
     for each model that failed.
@@ -227,5 +227,5 @@ def trace_injected(
         for cause in causes:
             folder = plan_folder(out_dir, plan) / cause
             if len(events_files(folder)) < len(models):
-                failures += collect_traces(plan.options, models, folder=folder, inject=cause, **asked).failures
+                failures += collect_traces(plan.options, models, folder=folder, inject=cause, **requested).failures
     return failures

@@ -40,12 +40,12 @@ def write_checkpoint(path: Path, arrays: Mapping[str, np.ndarray], state: State)
 
 def _checksum(arrays: Mapping[str, np.ndarray], state: str) -> str:
     """Return the SHA-256 of names, shapes, types and values of arrays and of a text."""
-    found = hashlib.sha256(state.encode())
+    result = hashlib.sha256(state.encode())
     for name in sorted(arrays):
         array = np.ascontiguousarray(arrays[name])
-        found.update(f"\n{name} {array.dtype.str} {array.shape}\n".encode())
-        found.update(array.reshape(-1).view(np.uint8))
-    return found.hexdigest()
+        result.update(f"\n{name} {array.dtype.str} {array.shape}\n".encode())
+        result.update(array.reshape(-1).view(np.uint8))
+    return result.hexdigest()
 
 
 def read_checkpoint(path: Path, network: str, seed: int) -> tuple[dict[str, np.ndarray], State]:

@@ -23,7 +23,7 @@ def history_table(histories: Mapping[int, Sequence[EpochRow]]) -> tuple[list[str
     own seconds and whether others left it undisturbed."""
     rows = [row for history in histories.values() for row in history]
     names = [name for name in HISTORY_COLUMNS if any(getattr(row, name) is not None for row in rows)]
-    own = {id(row): found for history in histories.values() for row, *found in epoch_times(history)}
+    own = {id(row): result for history in histories.values() for row, *result in epoch_times(history)}
     values = [[*(getattr(row, name) for name in names), *own[id(row)]] for row in rows]
     return [*(names or HISTORY_COLUMNS), "epoch_time_s", "usable"], values
 

@@ -74,7 +74,7 @@ class GpuSampler:
     def summary(self) -> dict[str, float]:
         """Return the largest memory and mean utilisation since the sampler was last entered, of enough samples."""
         part = self.samples[self._first :]
-        found: dict[str, float] = {"gpu_memory_bytes": max(memory for _, memory, _ in part)} if part else {}
+        result: dict[str, float] = {"gpu_memory_bytes": max(memory for _, memory, _ in part)} if part else {}
         if len(part) >= LEAST_SAMPLES:
-            found["gpu_utilisation"] = sum(utilisation for *_, utilisation in part) / len(part)
-        return found
+            result["gpu_utilisation"] = sum(utilisation for *_, utilisation in part) / len(part)
+        return result

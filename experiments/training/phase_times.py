@@ -62,10 +62,10 @@ class PhaseLog:
         names = [loop.phase for loop in self.plan.loops]
         loops = self.plan.task_loop[events["task"]]
         busy = np.bincount(loops, events["stop_ns"] - events["start_ns"], len(names)) * 1e-9
-        found = dict.fromkeys((f"{phase}_s" for phase in names), 0.0)
+        result = dict.fromkeys((f"{phase}_s" for phase in names), 0.0)
         for phase, seconds in zip(names, busy.tolist(), strict=True):
-            found[f"{phase}_s"] += seconds * self.num_steps / self.num_logged / self.threads
-        return found
+            result[f"{phase}_s"] += seconds * self.num_steps / self.num_logged / self.threads
+        return result
 
 
 def phase_medians(history: Sequence[EpochRow]) -> dict[str, float]:

@@ -306,17 +306,17 @@ def _reads_bytes(network: Network) -> bool:
     return tokens.vocabulary == BYTES + (tokens.answers == "masked")
 
 
-def _cut(spec: str, description: str, found: np.ndarray, sequence: int) -> Text:
+def _cut(spec: str, description: str, result: np.ndarray, sequence: int) -> Text:
     """Cut tokens into whole samples; what remains at the end is left out."""
-    count = (len(found) - 1) // sequence
+    count = (len(result) - 1) // sequence
     held_back = max(1, int(HELD_BACK * count))
     if count < 2 * held_back + 1:
         raise UsageError(
             f"--data {spec} must have at least three samples of {sequence} tokens and one token more, got "
-            f"{len(found)}; use a longer text, or a shorter --sequence"
+            f"{len(result)}; use a longer text, or a shorter --sequence"
         )
     tokens = aligned_empty((count * sequence + 1,), np.int32)
-    tokens[:] = found[: len(tokens)]
+    tokens[:] = result[: len(tokens)]
     return _split(spec.partition(":")[0], description, tokens, sequence, held_back)
 
 

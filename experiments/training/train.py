@@ -81,9 +81,9 @@ def train(
     loader = max(resident_bytes() - libraries, 0)
     out = Path(config.out)
     _check_folder(config, resume)
-    found = _described(data), get_network(config.network).layers_id
-    asked = {**config.as_dict(), **dict(zip(FOUND, found, strict=True))}
-    run = new_run("training", asked, shlex.join(["forktask", *sys.argv[1:]]), **described_environment())
+    result = _described(data), get_network(config.network).layers_id
+    requested = {**config.as_dict(), **dict(zip(FOUND, result, strict=True))}
+    run = new_run("training", requested, shlex.join(["forktask", *sys.argv[1:]]), **described_environment())
     histories = _kept_histories(run, config) if resume else {}
     checkpoints = {seed: _checkpoint(out, seed) for seed in range(config.seed, config.seed + config.seeds)}
     checked = check_plans(config, data, [config.plan, config.evaluation(config.batch)])
@@ -143,7 +143,7 @@ def _kept_histories(run: RunRow, config: TrainingConfig) -> dict[int, list[Epoch
     """Return the epochs that a run can go on after, of each seed that has a checkpoint."""
     out = Path(config.out)
     check_same(read_results(out, "training").run, run, out, CHANGEABLE, same_environment=False)
-    found, kept = histories_of(out), {}
+    result, kept = histories_of(out), {}
     for seed in range(config.seed, config.seed + config.seeds):
         if (path := _checkpoint(out, seed)).exists():
             done = read_checkpoint(path, config.network, seed)[1].epoch
@@ -152,7 +152,7 @@ def _kept_histories(run: RunRow, config: TrainingConfig) -> dict[int, list[Epoch
                     f"seed {seed} has {done} epochs behind it already, so --epochs must be at least as many, got "
                     f"{config.epochs}"
                 )
-            kept[seed] = found.get(seed, [])[:done]
+            kept[seed] = result.get(seed, [])[:done]
             if [row.epoch for row in kept[seed]] != list(range(1, done + 1)):
                 raise UsageError(
                     f"{out / SAMPLES} must have a row of each of the {done} epochs before {path.name}, and has not; "
@@ -287,11 +287,11 @@ def _described(data: Dataset | Text) -> str:
         names = "|".join(data.class_names)
         if data.source is not None and data.source.tables is not None:
             parts.append(data.source.tables)
-    found = hashlib.sha256(names.encode(errors="surrogateescape"))
+    result = hashlib.sha256(names.encode(errors="surrogateescape"))
     for part in parts:
-        found.update(f"|{len(part)}|".encode())
-        found.update(np.ascontiguousarray(part).reshape(-1).view(np.uint8))
-    return f"{data.description}, {found.hexdigest()[:16]}"
+        result.update(f"|{len(part)}|".encode())
+        result.update(np.ascontiguousarray(part).reshape(-1).view(np.uint8))
+    return f"{data.description}, {result.hexdigest()[:16]}"
 
 
 @contextmanager

@@ -298,11 +298,11 @@ def _fitting_plan(config: TrainingConfig, data: Dataset | Text, source: ImageSou
     batch = min(evaluation_batch(config, data), len(data.valid))
     needed = sum(planned_bytes(plan, config.threads).values())
     needed += own_bytes(lower(network, config.evaluation(batch)), config.threads)
-    allowed, said = allowed_bytes(limit, free)
+    allowed, text = allowed_bytes(limit, free)
     if needed > allowed:
         less = "" if config.memory_limit else ", or give a --memory-limit, with which evaluating takes less"
         raise DoesNotFit(
-            f"training and evaluating need {format_bytes(needed)}, {said} {format_bytes(allowed)}; lower the "
+            f"training and evaluating need {format_bytes(needed)}, {text} {format_bytes(allowed)}; lower the "
             f"batch{less}"
         )
     return plan, needed

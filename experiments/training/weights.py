@@ -155,27 +155,27 @@ def _from_hugging_face(
     arrays: Mapping[str, np.ndarray], network: Network, form: _Form, path: Path
 ) -> dict[str, np.ndarray]:
     """Rename and exchange what a file of Hugging Face has; one of `forktask train` has other shapes and stays."""
-    found: dict[str, np.ndarray] = {}
+    result: dict[str, np.ndarray] = {}
     for name, array in arrays.items():
         short = name.removeprefix(form.prefix)
-        if short in found:
+        if short in result:
             raise UsageError(f"{path} must have {short!r} once, got it with and without {form.prefix!r}; leave one out")
         if not form.besides.match(short):
-            found[short] = array
+            result[short] = array
     for copy, tied in form.tied:
-        array = found.pop(copy, None)
-        if array is not None and (tied not in found or not np.array_equal(array, found[tied])):
+        array = result.pop(copy, None)
+        if array is not None and (tied not in result or not np.array_equal(array, result[tied])):
             raise UsageError(
                 f"{copy!r} in {path} must be equal to {tied!r}, with which {network.name!r} ties its head, and is not; "
                 f"use a model with a tied head"
             )
     shapes = network.parameter_shapes()
-    further = sorted(name for name in found if form.layers.match(name) and name not in shapes)
+    further = sorted(name for name in result if form.layers.match(name) and name not in shapes)
     if further:
         raise UsageError(
             f"{path} must have the parameters of {network.name!r}, got {further[0]!r} too; use another network or file"
         )
-    exchanged = _exchanged(network) & found.keys() & shapes.keys()
-    if any(found[name].shape == shapes[name][::-1] != shapes[name] for name in exchanged):
-        found |= {name: found[name].T for name in exchanged}
-    return found
+    exchanged = _exchanged(network) & result.keys() & shapes.keys()
+    if any(result[name].shape == shapes[name][::-1] != shapes[name] for name in exchanged):
+        result |= {name: result[name].T for name in exchanged}
+    return result

@@ -170,10 +170,10 @@ OTHERS = {
 
 def completed(row: dict) -> dict:
     """A row with every field of its kind; a sample has two equal turns, unless it has its own."""
-    found = {**copy.deepcopy(OTHERS.get(row["kind"], {})), **row}
-    if row["kind"] == "sample" and found["rounds"] == OF_TURNS["rounds"]:
-        found |= {"short_times_s": [0.1] * 2, "long_times_s": [0.1 + 20 * found["step_time_s"]] * 2}
-    return found
+    result = {**copy.deepcopy(OTHERS.get(row["kind"], {})), **row}
+    if row["kind"] == "sample" and result["rounds"] == OF_TURNS["rounds"]:
+        result |= {"short_times_s": [0.1] * 2, "long_times_s": [0.1 + 20 * result["step_time_s"]] * 2}
+    return result
 
 
 def typed(rows):
@@ -328,8 +328,8 @@ def synthetic_rows(
 
     def named(plan: dict, model: str, p: int, repetition: int) -> dict:
         config_id = _id(plan["plan_id"], model, p)
-        found = {"config_id": config_id, "model": model, "threads": p, "plan_id": plan["plan_id"]}
-        return found | {"repetition": repetition}
+        result = {"config_id": config_id, "model": model, "threads": p, "plan_id": plan["plan_id"]}
+        return result | {"repetition": repetition}
 
     for plan, model, p in points:
         if model in ("serial", "forkjoin", "taskgraph", "taskiter"):

@@ -44,13 +44,13 @@ def test_depend_lists_merge_what_a_task_does_to_a_cell():
         attributes={"work": 0, "fail_iteration": -1, "fail_index": -1},
     )
     table = builder.build().accesses
-    found = {
+    result = {
         kind: {*cells[: offsets[-1]].tolist()}
         for kind, (offsets, cells) in zip(
             (READ, WRITE, UPDATE, CONCURRENT, COMMUTATIVE), depend_lists(table), strict=True
         )
     }
-    assert found == {READ: {0, 1}, WRITE: {3}, UPDATE: {2}, CONCURRENT: {4}, COMMUTATIVE: {5}}
+    assert result == {READ: {0, 1}, WRITE: {3}, UPDATE: {2}, CONCURRENT: {4}, COMMUTATIVE: {5}}
 
 
 @pytest.mark.libomp

@@ -216,8 +216,8 @@ def test_a_sweep_over_both_devices_is_one_report(fake_gpu, tmp_path):
     assert {row.model for kind in (ProfileRow, GpuProfileRow) for row in results.of(kind)} == {*models}
     text = reported(tmp_path)
     assert "GPU: fake device" in text and "The run is not complete" not in text
-    found = report_rows(tmp_path)
-    assert [row["model"] for row in found["gpu"]] == ["gpu_forkjoin", "gpu_stream"]
+    result = report_rows(tmp_path)
+    assert [row["model"] for row in result["gpu"]] == ["gpu_forkjoin", "gpu_stream"]
     assert {"summary.csv", "report.html"} <= {p.name for p in tmp_path.iterdir()}
 
 
@@ -256,22 +256,22 @@ def test_the_report_of_both_devices(tmp_path):
     write_rows(tmp_path, mixed_rows())
     text = reported(tmp_path)
     assert "a step of gpu_" not in text  # no model of the GPU beside the floors of the processor
-    found = report_rows(tmp_path)
-    assert [(row["model"], row["reference"]) for row in found["in_short"]][-1] == ("gpu_stream", "taskiter")
-    speed = {(row["batch"], row["model"], row["threads"]): row for row in found["speed"]}
+    result = report_rows(tmp_path)
+    assert [(row["model"], row["reference"]) for row in result["in_short"]][-1] == ("gpu_stream", "taskiter")
+    speed = {(row["batch"], row["model"], row["threads"]): row for row in result["speed"]}
     for batch in (16, 64):
         assert speed[batch, "gpu_forkjoin", 1]["speedup"] == pytest.approx(20)
         assert speed[batch, "gpu_stream", 1]["verdict"] == "faster"
         assert speed[batch, "gpu_stream", 1]["ratio"] == pytest.approx(1 / 3)
         assert speed[batch, "gpu_stream", 1]["efficiency"] is None
         assert speed[batch, "taskiter", 2]["reference"] == "forkjoin"
-    row = next(row for row in found["gpu"] if row["model"] == "gpu_forkjoin")
+    row = next(row for row in result["gpu"] if row["model"] == "gpu_forkjoin")
     assert row["vs_stream"] == pytest.approx(1 / 3) and row["idle_share"] == pytest.approx(0.25, rel=0.2)
     assert (row["context_s"], row["compilation_s"]) == (0.25, 0.5)
     drawn = {path.name for path in (tmp_path / "figures").iterdir()}
     assert {"speedup.svg", "batch.svg"} <= drawn
     batch = figures.draw(load(tmp_path), "batch")
-    (legend,), models = batch.legends, {row["model"] for row in found["speed"]}
+    (legend,), models = batch.legends, {row["model"] for row in result["speed"]}
     assert {text.get_text() for text in legend.get_texts()} >= models
     marked = [line for line in batch.axes[0].lines if line.get_marker() not in ("None", "") and len(line.get_xdata())]
     assert len({line.get_color() for line in marked}) == len(models)
@@ -294,7 +294,7 @@ def test_metg_on_a_gpu(fake_gpu, monkeypatch):
     graph = {"pattern": "stencil_1d", "width": 8, "steps": 3, "radix": 3, "kernel": "compute", "check": True}
     job = {"kind": "metg", "model": parse_model("gpu_tasks:unit=block"), "threads": 1, "cpus": None, "graph": graph}
     job |= {"runs": 1, "target_s": 1e-6, "budget_s": 0.01}
-    row = converse(metg_measure.measure(job), lambda said: {})
+    row = converse(metg_measure.measure(job), lambda text: {})
     assert row["parallel"] == 4  # the fake device's multiprocessors, fewer than the width
     assert row["unit_s"] > 0 and row["points"] and row["empty"]["num_tasks"] == 24
     for arguments, words in (

@@ -41,8 +41,8 @@ def test_without_a_gpu_one_sentence():
     environment = {**os.environ, "CUDA_VISIBLE_DEVICES": ""}
     done = subprocess.run([sys.executable, "-P", "-c", code], capture_output=True, text=True, env=environment)
     there = done.stdout.split() == ["True"]
-    said = "UsageError: the GPU of this machine cannot be used: .*--device cpu" if there else "this machine has no GPU"
-    assert re.search(said, done.stderr.splitlines()[-1])
+    text = "UsageError: the GPU of this machine cannot be used: .*--device cpu" if there else "this machine has no GPU"
+    assert re.search(text, done.stderr.splitlines()[-1])
 
 
 @pytest.mark.cupy

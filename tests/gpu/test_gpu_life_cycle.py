@@ -81,9 +81,9 @@ class GpuCase(Case):
         for name, array in self.first.items():
             self.bound.arrays[name][...] = array
         self.prepared().run(4)
-        found, right = self.persistent(), expected(self.spec)
-        assert all(found[name].tobytes() == right[name].tobytes() for name in right)
-        assert any(found[name].tobytes() != self.first[name].tobytes() for name in right)
+        result, right = self.persistent(), expected(self.spec)
+        assert all(result[name].tobytes() == right[name].tobytes() for name in right)
+        assert any(result[name].tobytes() != self.first[name].tobytes() for name in right)
 
 
 @pytest.mark.parametrize("spec", SPECS)

@@ -154,14 +154,14 @@ def test_what_stayed_on_the_device_is_not_looked_at(monkeypatch):
     with GpuStreamExecutor() as gpu:
         gpu.prepare(bound)
         gpu.run(1)
-        asked, acquire = [], Coherence.acquire
-        monkeypatch.setattr(Coherence, "acquire", lambda self, *use: asked.append(use[0]) or acquire(self, *use))
+        requested, acquire = [], Coherence.acquire
+        monkeypatch.setattr(Coherence, "acquire", lambda self, *use: requested.append(use[0]) or acquire(self, *use))
         gpu.run(1, 1)
-        assert asked == []
+        assert requested == []
         bound.arrays["losses"][:] = 7
-        asked.clear()
+        requested.clear()
         gpu.run(1, 2)
-        assert asked == ["losses"] and bound.arrays["losses"][2] != 7 == bound.arrays["losses"][5]
+        assert requested == ["losses"] and bound.arrays["losses"][2] != 7 == bound.arrays["losses"][5]
 
 
 @pytest.mark.parametrize("kind", ["pinned", "managed"])

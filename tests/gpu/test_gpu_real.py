@@ -169,7 +169,7 @@ def test_networks_of_tokens(gpu, network, products):
     exact = bind(plan, target="float64")
     fill_tokens(exact)
     run_serial(exact, 2)
-    found = []
+    result = []
     for model in ("stream", "tasks, blocks", "taskgraph", "taskiter, blocks"):
         executor, settings = MODELS[model]
         bound = GpuBoundPlan(plan, device_storage(gpu, "pinned"), gpu, products=products)
@@ -177,11 +177,11 @@ def test_networks_of_tokens(gpu, network, products):
         with executor(**settings) as running:
             running.prepare(bound)
             running.run(2)
-        found.append(persistent(bound))
+        result.append(persistent(bound))
         bound.close()
     for name in ("losses", *plan.attributes["parameters"]):
-        np.testing.assert_allclose(found[0][name], exact.arrays[name], rtol=2e-3, atol=2e-4, err_msg=name)
-        assert len({arrays[name].tobytes() for arrays in found}) == 1, name
+        np.testing.assert_allclose(result[0][name], exact.arrays[name], rtol=2e-3, atol=2e-4, err_msg=name)
+        assert len({arrays[name].tobytes() for arrays in result}) == 1, name
 
 
 @pytest.mark.parametrize("name", ["resnet18", "mobilenet_v2"])

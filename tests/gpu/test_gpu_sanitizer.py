@@ -39,5 +39,5 @@ def test_the_sanitizer_has_three_tests_and_is_selected_alone():
     """Check that the tests exist by these names, and that `-m gpu` leaves the long run under the tool out."""
     assert "3 tests collected" in run(more=["--collect-only"]).stdout
     listed = [*COMMAND, "--collect-only", "-m", "gpu", str(REAL.parent)]
-    found = subprocess.run(listed, capture_output=True, text=True, cwd=REAL.parent.parent.parent).stdout
-    assert "test_gpu_real.py" in found and "sanitizer" not in found
+    result = subprocess.run(listed, capture_output=True, text=True, cwd=REAL.parent.parent.parent).stdout
+    assert "test_gpu_real.py" in result and "sanitizer" not in result

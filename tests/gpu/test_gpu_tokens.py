@@ -179,14 +179,14 @@ def test_models_agree_bit_for_bit(network, products, monkeypatch):
     stream, whatever multiplies."""
     monkeypatch.setattr(gpu_blas, "FILLING", 0)
     plan = make_plan(network, granularity="images=1,heads=2", clip_norm=1.0)
-    found = {}
+    result = {}
     for seed, model in enumerate(("gpu_stream", *MODELS.values())):
         device = FakeDevice(seed)
         monkeypatch.setattr(gpu_device, "default_gpu", lambda device=device: device)
         bound = run_model(plan, model, device=device, products=products)
-        found[model] = {b.name: bound.arrays[b.name].copy() for b in plan.buffers.values() if b.persistent}
-    for name, array in found.pop("gpu_stream").items():
-        for model, arrays in found.items():
+        result[model] = {b.name: bound.arrays[b.name].copy() for b in plan.buffers.values() if b.persistent}
+    for name, array in result.pop("gpu_stream").items():
+        for model, arrays in result.items():
             assert arrays[name].tobytes() == array.tobytes(), (model, name)
 
 

@@ -94,8 +94,8 @@ def test_lanes_are_whole_and_on_one_clock(model, logs, tmp_path):
     # Work of the fake device is done while the host waits for it, and at no other time.
     place = np.searchsorted(waits["start_ns"], launched["stop_ns"] + error, "right") - 1
     assert (place >= 0).all() and (launched["stop_ns"] <= waits["stop_ns"][place] + error).all()
-    found = losses_of(log)
-    assert sum(found.total_ns.values()) == len(log.lanes_of(*COMPUTING)) * log.wall_ns
+    result = losses_of(log)
+    assert sum(result.total_ns.values()) == len(log.lanes_of(*COMPUTING)) * log.wall_ns
 
 
 def test_dependences_hold_in_the_log(logs):

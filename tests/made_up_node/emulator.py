@@ -43,8 +43,8 @@ reboot -f
 
 def kernel() -> Path | None:
     """The newest kernel whose modules are there."""
-    found = (Path(path) for path in sorted(glob.glob("/boot/vmlinuz-*"), reverse=True))
-    return next((path for path in found if os.access(path, os.R_OK) and _modules(path).is_file()), None)
+    result = (Path(path) for path in sorted(glob.glob("/boot/vmlinuz-*"), reverse=True))
+    return next((path for path in result if os.access(path, os.R_OK) and _modules(path).is_file()), None)
 
 
 def _modules(image: Path) -> Path:

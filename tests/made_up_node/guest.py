@@ -30,8 +30,8 @@ THREADS, BLOCKS, PAGES = 4, 16, 50  # pages of a block
 seen: dict[int, list[int]] = {}
 
 
-def say(**found):
-    print(">" + json.dumps(found), flush=True)
+def say(**result):
+    print(">" + json.dumps(result), flush=True)
 
 
 def look(operands, attributes, bounds, iteration):
@@ -48,7 +48,7 @@ def pinning():
     for step in range(3):
         blocks = [Block((i,), (update("out", (i, i + 1)),)) for i in range(BLOCKS)]
         builder.loop(f"step{step}", "test_look", {"out": "out"}, blocks)
-    bound, found = bind(builder.build(), target="numpy"), {}
+    bound, result = bind(builder.build(), target="numpy"), {}
     for places in (*PLACES, "9,0,4-5"):
         for bind_ in ("close", "spread"):
             cpus = cpu_order(THREADS, places=places, bind=bind_)
@@ -58,8 +58,8 @@ def pinning():
                     executor.prepare(bound)
                     seen.clear()
                     executor.run(1)
-                found[f"{places} {bind_} {model}"] = [own, sorted(seen.values())]
-    return found
+                result[f"{places} {bind_} {model}"] = [own, sorted(seen.values())]
+    return result
 
 
 def nodes_of(array):
@@ -90,8 +90,8 @@ def pages(policy):
     blocks = [Block((), (update("x", row), write("y", row))) for row in reversed(rows)]
     builder.loop("y", "k", {"x": "x", "y": "y"}, blocks)
     arrays = Storage(homes=cpus if policy == "first_touch" else ()).arrays_for(builder.build())
-    found = {name: nodes_of(array) for name, array in arrays.items()}
-    return {"error": error, "bytes": bytes_by_node(arrays.values()), "nodes": found}
+    result = {name: nodes_of(array) for name, array in arrays.items()}
+    return {"error": error, "bytes": bytes_by_node(arrays.values()), "nodes": result}
 
 
 def here():
@@ -118,8 +118,8 @@ def forktask(*words):
 
 def info():
     """What the command says: the environment, and the page made from the same object."""
-    said = json.loads(forktask("info", "--json"))
-    return {"info": said["environment"], "page": format_page(said)}
+    text = json.loads(forktask("info", "--json"))
+    return {"info": text["environment"], "page": format_page(text)}
 
 
 def in_child(what, *arguments):

@@ -53,10 +53,10 @@ def test_every_models_threads_are_where_places_and_bind_say(found):
     models = {key.split()[2] for key in found["pinning"]}
     assert {"forkjoin", "taskiter", "openmp_tasks", "joblib"} <= models
     assert {key.rpartition(" ")[0] for key in found["pinning"]} == {*PLACED}
-    for key, (asked, seen) in found["pinning"].items():
+    for key, (requested, seen) in found["pinning"].items():
         how, _, model = key.rpartition(" ")
-        assert asked == (PLACED[how][:1] if model == "serial" else PLACED[how]), key
-        assert seen and all([cpu] in [[one] for one in asked] for (cpu,) in seen), key
+        assert requested == (PLACED[how][:1] if model == "serial" else PLACED[how]), key
+        assert seen and all([cpu] in [[one] for one in requested] for (cpu,) in seen), key
 
 
 def test_pages_lie_where_the_policy_says(found):

@@ -390,12 +390,12 @@ def named_alike(network: Network, rng: np.random.Generator) -> tuple[Network, bo
 
 def _renamed(layer: Any, old: str, new: str) -> Any:
     """Return a layer whose references to another follow its new name."""
-    found = {
+    result = {
         name: new if value == old else tuple(new if one == old else one for one in value)
         for name in ("after", "inputs", "embedding")
         if (value := getattr(layer, name, "")) and old in (value if isinstance(value, tuple) else (value,))
     }
-    return replace(layer, **found) if found else layer
+    return replace(layer, **result) if result else layer
 
 
 def _options(rng: np.random.Generator, network: Network) -> dict[str, Any]:

@@ -197,9 +197,9 @@ def test_two_heads_of_one_table_add_to_one_gradient(form):
 
 def test_every_kernel_is_checked():
     """Check that the networks of this file have every kernel of the package but those without a network."""
-    found = [Case(Network("found", shape, layers), {"batch": 1, **o}) for shape, layers, o in FOUND.values()]
+    result = [Case(Network("found", shape, layers), {"batch": 1, **o}) for shape, layers, o in FOUND.values()]
     kernels = set()
-    for case in (*map(draw, range(KNOWN)), *found, *map(case_of, CHAINS)):
+    for case in (*map(draw, range(KNOWN)), *result, *map(case_of, CHAINS)):
         with contextlib.suppress(UsageError):
             kernels |= {loop.kernel for loop in checks._lower(case).loops}
     missing = {name for name in registered() if not name.startswith(("test", "task_bench", "reduction"))} - kernels

@@ -149,6 +149,6 @@ def check(drawn, models, iterations=6):
     plain calls in the order of recording."""
     expected = run_as_recorded(drawn, iterations)
     for model, threads in (("serial", 1), *models):
-        found = run(drawn, model, threads, iterations)
-        wrong = [name for name in expected if not np.array_equal(found[name], expected[name])]
+        result = run(drawn, model, threads, iterations)
+        wrong = [name for name in expected if not np.array_equal(result[name], expected[name])]
         assert not wrong, f"{model} on {threads} threads leaves other bits in {', '.join(wrong)}:\n{as_code(drawn)}"

@@ -75,8 +75,8 @@ def test_a_graph_takes_128_bytes_a_task_and_4_an_edge(placement, pattern, width)
         graph = executor.record(bound)
         size = sum(array.nbytes for array in vars(graph).values() if isinstance(array, np.ndarray))
         executor.prepare(bound, graph)
-        for found in (size, executor._runtime.memory_bytes()):
-            assert found <= 128 * plan.num_tasks + 4 * graph.num_edges
+        for result in (size, executor._runtime.memory_bytes()):
+            assert result <= 128 * plan.num_tasks + 4 * graph.num_edges
 
 
 def programs(plan, num_threads, **options):

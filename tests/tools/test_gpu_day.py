@@ -52,11 +52,11 @@ def machine(tmp_path_factory):
             done = subprocess.run(
                 command, capture_output=True, text=True, env={**os.environ, "PYENV_VERSION": "3.12", "PYTHONPATH": ""}
             )
-            said = done.stderr.strip()[-300:] if done.returncode else ""
+            text = done.stderr.strip()[-300:] if done.returncode else ""
         except OSError as error:
-            said = str(error)
-        if said:
-            warnings.warn(f"rehearsed with {sys.executable} and without wheels: {said}", stacklevel=1)
+            text = str(error)
+        if text:
+            warnings.warn(f"rehearsed with {sys.executable} and without wheels: {text}", stacklevel=1)
             return sys.executable, ""
     return python, str(folder / "wheels")
 

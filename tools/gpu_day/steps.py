@@ -52,17 +52,17 @@ def smoke(batch, steps):
             executor.prepare(bound)
             executor.run(int(steps))
         names = [*bound.plan.attributes["parameters"], "losses"]
-        found = {name: np.array(bound.arrays[name]) for name in names}
+        result = {name: np.array(bound.arrays[name]) for name in names}
         getattr(bound, "close", lambda: None)()
-        return spec.model, found
+        return spec.model, result
 
     _, serial = run("serial")
     _, stream = run("gpu_stream")
     wrong = 0
     for name in [*models.DEFAULT_GPU_MODELS, "gpu_hostload", "gpu_hostload:memory=pinned", "gpu_offload", "gpu_both"]:
-        model, found = run(name)
-        same = all(found[one].tobytes() == stream[one].tobytes() for one in found)
-        error = float(abs(found["losses"][: int(steps)] / serial["losses"][: int(steps)] - 1).max())
+        model, result = run(name)
+        same = all(result[one].tobytes() == stream[one].tobytes() for one in result)
+        error = float(abs(result["losses"][: int(steps)] / serial["losses"][: int(steps)] - 1).max())
         right = (same or model.mixes_devices) and error < ROUNDING
         wrong += not right
         print(f"{name}: {'the bits of' if same else 'other bits than'} gpu_stream, losses within {error:.1e} of serial")

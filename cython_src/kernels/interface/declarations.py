@@ -59,28 +59,28 @@ def items(path: Path, used: set[str] | None = None) -> dict[str, list[str]]:
     text = re.sub(r"/\*.*?\*/", "", path.read_text(), flags=re.S).replace("\\\n", " ")
     text = re.sub(r"^#(if|endif).*", "", text, flags=re.M)
     constants = dict(re.findall(r"^#define (\w+) +(\S+)", text, re.M))
-    found = {}
+    result = {}
     for m in re.finditer(r"^#define (\w+) +\S", text, re.M):
-        found[m.start(), m[1]] = [f"const int {m[1]}"]
+        result[m.start(), m[1]] = [f"const int {m[1]}"]
     for m in re.finditer(r"^#define (\w+)\(([A-Z_, ]+)\) +\S", text, re.M):
         given = ", ".join(f"ptrdiff_t {name}" for name in m[2].split(", "))
-        found[m.start(), m[1]] = [f"ptrdiff_t {m[1]}({given})"]
+        result[m.start(), m[1]] = [f"ptrdiff_t {m[1]}({given})"]
     for m in re.finditer(r"^enum \{(.*?)\};", text, re.M | re.S):
         names = [name.split("=")[0].strip() for name in m[1].split(",") if name.strip()]
-        found |= {(m.start(), name): [f"const int {name}"] for name in names}
+        result |= {(m.start(), name): [f"const int {name}"] for name in names}
     for m in re.finditer(r"^typedef (?:_Atomic|struct) \w+ (\w+);", text, re.M):
-        found[m.start(), m[1]] = [f"ctypedef struct {m[1]}:", "    pass"]
+        result[m.start(), m[1]] = [f"ctypedef struct {m[1]}:", "    pass"]
     for m in re.finditer(r"^typedef (\w+ \(\*(\w+)\)\(.*?\));", text, re.M):
-        found[m.start(), m[2]] = [f"ctypedef {m[1]} noexcept"]
+        result[m.start(), m[2]] = [f"ctypedef {m[1]} noexcept"]
     for m in re.finditer(r"^typedef struct \w+ \{(.*?)\n\} (\w+);", text, re.M | re.S):
         lines = members(m[1], constants, used) or ["pass"]
-        found[m.start(), m[2]] = [f"ctypedef struct {m[2]}:", *(f"    {line}" for line in lines)]
+        result[m.start(), m[2]] = [f"ctypedef struct {m[2]}:", *(f"    {line}" for line in lines)]
     for m in re.finditer(r"^static (?:inline )?([^{;]*?)\n\{", text, re.M):
         line = " ".join(m[1].replace("(void)", "()").split())
-        found[m.start(), re.search(r"(\w+)\(", line)[1]] = [line]
+        result[m.start(), re.search(r"(\w+)\(", line)[1]] = [line]
     for m in re.finditer(r"^static (void \(\*const (\w+)\[)\](\).*?) = \{", text, re.M | re.S):
-        found[m.start(), m[2]] = [" ".join(f"{m[1]}1]{m[3]}".replace("*const ", "*").split()) + " noexcept"]
-    return {name: found[start, name] for start, name in sorted(found)}
+        result[m.start(), m[2]] = [" ".join(f"{m[1]}1]{m[3]}".replace("*const ", "*").split()) + " noexcept"]
+    return {name: result[start, name] for start, name in sorted(result)}
 
 
 def declared(path: Path) -> list[str]:

@@ -150,11 +150,11 @@ def caption(sweep: Sweep, figure: str, plan_id: str | None = None, models: Mappi
     """Return the caption, at most 60 words: what differs from the defaults; the page says how it was measured."""
     plan_id = plan_id or main_plan(sweep)
     with _shown(sweep, figure, plan_id, models) as (sweep, chart):
-        said = FIGURES[figure].caption(sweep, plan_id)
+        texts = FIGURES[figure].caption(sweep, plan_id)
         plans = [plan_id] if FIGURES[figure].ONE_FOR == "plan" else sweep.plan_ids()
-        if "95 % interval" in " ".join(said):
-            said.append(f"Intervals hold {scope(sweep)}.")
+        if "95 % interval" in " ".join(texts):
+            texts.append(f"Intervals hold {scope(sweep)}.")
         if chart.has_unknown:
-            said.append("Hollow: too few generations for an interval.")
+            texts.append("Hollow: too few generations for an interval.")
         wrong = any(not is_usable(sweep, (plan, *point)) for plan in plans for point in sweep.points_of(plan))
-    return " ".join(dict.fromkeys(filter(None, [*said, "Crossed out: not usable." if wrong else ""])))
+    return " ".join(dict.fromkeys(filter(None, [*texts, "Crossed out: not usable." if wrong else ""])))

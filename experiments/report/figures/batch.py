@@ -54,8 +54,8 @@ def over_plans(
     threads."""
 
     def valued(rows: pd.DataFrame, names: Sequence[str]) -> pd.DataFrame:
-        found = [[value_of(p, s) for p, s in zip(rows["plan_id"], rows[name], strict=True)] for name in names]
-        value, (low, high) = found[0], np.sort(found[1:], axis=0)  # of rates the ends are turned round
+        result = [[value_of(p, s) for p, s in zip(rows["plan_id"], rows[name], strict=True)] for name in names]
+        value, (low, high) = result[0], np.sort(result[1:], axis=0)  # of rates the ends are turned round
         return rows.assign(value=value, value_low=low, value_high=high, x=rows["plan_id"].map(x))
 
     table, widest = rows_on_most_threads(sweep, list(x))
@@ -119,7 +119,7 @@ def chart(sweep: Sweep, plan_id: str) -> Chart:
 
 def asked_batches(sweep: Sweep, plan_id: str) -> list[int]:
     """Return the batches that were asked for."""
-    return [sweep.plans[plan].batch for plan in sweep.siblings(plan_id, "batch", asked=True)]
+    return [sweep.plans[plan].batch for plan in sweep.siblings(plan_id, "batch", requested=True)]
 
 
 def caption_over(what: str) -> list[str]:

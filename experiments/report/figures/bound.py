@@ -84,11 +84,11 @@ def chart(sweep: Sweep, plan_id: str) -> Chart:
 
 def caption(sweep: Sweep, plan_id: str) -> list[str]:
     """Return the caption's sentences: the answers first."""
-    said = []
+    texts = []
     for each in _plans(sweep)[:NAMED]:
         step = sweep.typical_time((each, SERIAL, 1)).value / sum(map(sum, floors_by_phase(sweep, each, 1).values()))
-        said.append(f"{_label(sweep, each)} {memory_share(sweep, each):.0%}, step {step:.2f} times the floor")
+        texts.append(f"{_label(sweep, each)} {memory_share(sweep, each):.0%}, step {step:.2f} times the floor")
     return [
-        f"Share of the roofline floor in loops bound by memory, one thread: {'; '.join(said)}.",
+        f"Share of the roofline floor in loops bound by memory, one thread: {'; '.join(texts)}.",
         "Bars: floor over serial step. Above 1: data stayed in caches, or Winograd, whose operations count as direct.",
     ]

@@ -178,8 +178,8 @@ def _rows_of_models(rows: pd.DataFrame, most: int) -> pd.DataFrame:
 def thread_axis(sweep: Sweep, counts: Sequence[int]) -> tuple[str, dict[float, str]]:
     """Return the name of an axis of threads, with the placement where it is of interest, and where slower cores, a
     further cache, node or socket, or SMT siblings begin, if the axis reaches so far."""
-    found = {n: name for n, name in sweep.next_places.items() if min(counts) < n <= max(counts)}
-    marks = {(n - 1) * 2**0.25 if n - 1 in counts else n - 1: name for n, name in found.items()}
+    result = {n: name for n, name in sweep.next_places.items() if min(counts) < n <= max(counts)}
+    marks = {(n - 1) * 2**0.25 if n - 1 in counts else n - 1: name for n, name in result.items()}
     places, bind = sweep.placement.values()
     if not marks and (places, bind) == ("cores", "close"):
         return "threads", {}
@@ -262,11 +262,11 @@ def row_list(rows: pd.DataFrame) -> list[tuple[str, str]]:
     """Return group and name of each row, and of each group of several a row with its name alone, from the top down."""
     named = rows[rows["x"].notna()]
     groups = named["group"] if "group" in named else pd.Series("", named.index)
-    found = list(dict.fromkeys(zip(groups, named["x"], strict=True)))
-    if len({group for group, _ in found}) < 2:
-        return found
+    result = list(dict.fromkeys(zip(groups, named["x"], strict=True)))
+    if len({group for group, _ in result}) < 2:
+        return result
     heads: dict[str, list[tuple[str, str]]] = {}
-    for group, name in found:
+    for group, name in result:
         heads.setdefault(group, [(group, "")]).append((group, name))
     return [*itertools.chain(*heads.values())]
 

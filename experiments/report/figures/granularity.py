@@ -27,7 +27,9 @@ def chart(sweep: Sweep, plan_id: str) -> Chart:
     tasks = {plan: sweep.plans[plan].num_tasks for plan in plans}
     numbered = len({re.sub(r"\d+", "", text) for text in texts.values()}) == 1 and len({*tasks.values()}) == len(plans)
     x = tasks if numbered else {plan: f"{texts[plan]} ({tasks[plan]} tasks)" for plan in plans}
-    asked = [sweep.plans[p].num_tasks for p in sweep.siblings(plan_id, GRANULARITY, asked=True)] if numbered else ()
+    requested = (
+        [sweep.plans[p].num_tasks for p in sweep.siblings(plan_id, GRANULARITY, requested=True)] if numbered else ()
+    )
     return over_plans(
         sweep,
         x,
@@ -36,7 +38,7 @@ def chart(sweep: Sweep, plan_id: str) -> Chart:
         "time per step (ms)",
         "time",
         [sweep.problem_name(plan_id)],
-        asked,
+        requested,
     )
 
 

@@ -31,7 +31,7 @@ def rows_of(sweep: Sweep, plan_id: str) -> list[dict[str, Any]]:
     own = sweep.samples[(sweep.samples["plan_id"] == plan_id) & (sweep.samples["threads"] == threads)]
     groups = {key: part.set_index("model")["step_time_s"] for key, part in own.groupby(["repetition", "group"])}
     moved = {(generation, group[2]) for generation, group in sweep.quiet.moved if group[0] == plan_id}
-    found = []
+    result = []
     for row in sweep.rounds:
         key = row.repetition, row.group
         seconds = [one for one in row.handover_s if one]
@@ -41,8 +41,8 @@ def rows_of(sweep: Sweep, plan_id: str) -> list[dict[str, Any]]:
         for model in (model for model in times.index if model != join and sweep.shows(model) and not model.is_gpu):
             ratio = times[model] / times[join]
             about = {"model": model, "handover_s": median(seconds), "left_out": key in moved}
-            found.append({**about, "ratio": float(ratio)})
-    return found
+            result.append({**about, "ratio": float(ratio)})
+    return result
 
 
 def _classes(sweep: Sweep, plan_id: str) -> list[list[dict[str, Any]]]:
@@ -75,11 +75,16 @@ def caption(sweep: Sweep, plan_id: str) -> list[str]:
     """Return the caption's sentences: the ratios of near and of far CPUs, where several generations had each."""
     classes = _classes(sweep, plan_id)
     of_model: list[dict[ModelSpec, list[float]]] = [{}, {}]
-    for rows, found in zip(classes, of_model, strict=True):
+    for rows, result in zip(classes, of_model, strict=True):
         for row in rows:
-            found.setdefault(row["model"], []).append(row["ratio"])
-    both = [model for model in sorted(of_model[0]) if min(len(found.get(model, ())) for found in of_model) > 1]
-    said = [f"{model_label(model)} {', '.join(f'{median(found[model]):.2f}' for found in of_model)}" for model in both]
+            result.setdefault(row["model"], []).append(row["ratio"])
+    both = [model for model in sorted(of_model[0]) if min(len(result.get(model, ())) for result in of_model) > 1]
+    texts = [
+        f"{model_label(model)} {', '.join(f'{median(result[model]):.2f}' for result in of_model)}" for model in both
+    ]
     far_ns = min(row["handover_s"] for row in classes[1]) / NANOSECOND
-    medians = f"Medians near, and far (from {far_ns:.0f} ns on): {'; '.join(said[:MOST_NAMED])}."
-    return ["Ratio over the time of a hand-over between two CPUs; hollow: left out of tables.", medians if said else ""]
+    medians = f"Medians near, and far (from {far_ns:.0f} ns on): {'; '.join(texts[:MOST_NAMED])}."
+    return [
+        "Ratio over the time of a hand-over between two CPUs; hollow: left out of tables.",
+        medians if texts else "",
+    ]

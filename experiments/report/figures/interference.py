@@ -44,9 +44,11 @@ def chart(sweep: Sweep, plan_id: str) -> Chart:
         panels.append(Panel(pd.concat([taken, rows]), "time / without", name, "linear"))
     facts = [sweep.problem_name(plan_id), blocks_text(sweep.plans[plan_id]), f"{threads} threads"]
     styles = {TAKEN: ModelStyle(GREY, "", ":"), **LOOKS}
-    said = {"stay": "threads keep their CPU", "swap": "waiting workers exchange CPUs with preempted ones"}
+    texts = {"stay": "threads keep their CPU", "swap": "waiting workers exchange CPUs with preempted ones"}
     places = sweep.config.get(INTERFERENCE, ())
-    return Chart(panels, facts, styles, "spinning processes", said, places, across=ACROSS, linear=True, same_scale=True)
+    return Chart(
+        panels, facts, styles, "spinning processes", texts, places, across=ACROSS, linear=True, same_scale=True
+    )
 
 
 def caption(sweep: Sweep, plan_id: str) -> list[str]:

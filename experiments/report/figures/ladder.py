@@ -79,9 +79,9 @@ def chart(sweep: Sweep, plan_id: str) -> Chart:
 
 def caption(sweep: Sweep, plan_id: str) -> list[str]:
     """Return the caption's sentences."""
-    said = "Each rung takes away (−) or puts back (+) a wait. Ratios of times with 95 % intervals, to the better "
-    said += f"fork-join form and to the rung above; grey: ± {EQUIVALENCE_BAND:.0%}."
+    text = "Each rung takes away (−) or puts back (+) a wait. Ratios of times with 95 % intervals, to the better "
+    text += f"fork-join form and to the rung above; grey: ± {EQUIVALENCE_BAND:.0%}."
     if reason := simulated.missing(sweep, plan_id):
-        return [said, f"Not simulated: {reason}."]
+        return [text, f"Not simulated: {reason}."]
     threads = sorted({row["threads"] for row in rows_of(sweep, plan_id)})
-    return [said, error_text(prediction_table(sweep, plan_id, threads))]
+    return [text, error_text(prediction_table(sweep, plan_id, threads))]

@@ -33,12 +33,12 @@ def missing(sweep: Sweep, plan_id: str) -> str:
 def times(sweep: Sweep, plan_id: str) -> pd.DataFrame:
     """Return seconds of each layer in a serial step, all its phases together: a row for each layer, a column for each
     form; the last row, "all", is the step."""
-    found = {
+    result = {
         value: layer_table(sweep, plan).groupby("layer", sort=False)["time_s"].sum()
         for value, plan in _plans(sweep, plan_id).items()
     }
-    table = pd.DataFrame(found)
-    order = list(dict.fromkeys(layer for column in found.values() for layer in column.index))
+    table = pd.DataFrame(result)
+    order = list(dict.fromkeys(layer for column in result.values() for layer in column.index))
     largest = set(table.max(axis=1).nlargest(MOST_LAYERS).index)
     return pd.concat(
         [table.loc[[layer for layer in order if layer in largest]], table.sum().rename("all").to_frame().T]

@@ -28,7 +28,7 @@ LIMITS = {MACHINE: ModelStyle(RED, "", "-"), ALLOWED: ModelStyle(RED, "", ":")}
 
 def missing(sweep: Sweep, plan_id: str) -> str:
     """Return why the figure cannot be drawn."""
-    if len(sweep.siblings(plan_id, "batch", asked=True)) > 1:
+    if len(sweep.siblings(plan_id, "batch", requested=True)) > 1:
         return ""
     return "memory over batches needs at least two of them, got one; run a sweep with several batches"
 
@@ -38,7 +38,7 @@ def data(sweep: Sweep, plan_id: str) -> dict[str, Any]:
     (bytes by batch, of refused plans too: buffers, task graph, and what is resident before) and "limits"."""
     table = memory_table(sweep)
     planned = {}
-    for plan in sweep.siblings(plan_id, "batch", asked=True):
+    for plan in sweep.siblings(plan_id, "batch", requested=True):
         measured = table.loc[table["plan_id"] == plan, "planned_bytes"]
         refused = sum(sweep.plans[plan].memory_bytes.values()) + table[LIBRARIES].median()
         planned[sweep.plans[plan].batch] = float(measured.max() if len(measured) else refused)
@@ -54,20 +54,20 @@ def data(sweep: Sweep, plan_id: str) -> dict[str, Any]:
 
 def chart(sweep: Sweep, plan_id: str) -> Chart:
     """Return the planned line, a marker for each model's peak, and the limits that lie near."""
-    found = data(sweep, plan_id)
-    peaks, planned = found["peaks"], found["planned"]
+    result = data(sweep, plan_id)
+    peaks, planned = result["peaks"], result["planned"]
     rows = [reference_rows(PLANNED, list(planned), [*planned.values()])]
     rows += [reference_rows(model, list(own), [*own.values()]) for model, own in peaks.items()]
     ran = {batch for own in peaks.values() for batch in own}
     unfit = [batch for batch in planned if batch not in ran]
     rows += [reference_rows(UNFIT, unfit, [planned[batch] for batch in unfit])] if unfit else []
     most = max(size for own in (planned, *peaks.values()) for size in own.values())
-    near = {name: size for name, size in found["limits"].items() if size < NEAR * most}
+    near = {name: size for name, size in result["limits"].items() if size < NEAR * most}
     rows += [reference_rows(name, [math.nan], [size]) for name, size in near.items()]
     values = pd.concat(rows)
     values[["value", "low", "high"]] /= 2**20
     names = {name: f"{name}, {format_bytes(size)}" for name, size in near.items()}
-    far = [f"{name} ({format_bytes(size)})" for name, size in found["limits"].items() if name not in near]
+    far = [f"{name} ({format_bytes(size)})" for name, size in result["limits"].items() if name not in near]
     styles = {**model_styles(list(peaks)), **LOOKS, **LIMITS}
     facts = [sweep.problem_name(plan_id, "batch"), *([f"far below {' and '.join(far)}"] if far else [])]
     panel = Panel(values, "peak memory (MiB)")

@@ -24,8 +24,8 @@ def rows_of(sweep: Sweep, plan_id: str) -> list[dict[str, Any]]:
     """Return a row for each contestant of a plan and each node: node, label, model, threads, reference, generations,
     ratio, ratio_low, ratio_high, verdict, usable; the node "" is all of them together."""
     shown = [row for row in answers(sweep) if row["against"] == "forkjoin" and row["plan_id"] == plan_id]
-    found = [{**row, "node": ""} for row in shown] if len(sweep.nodes) > 1 else []
-    for node in sweep.nodes if found else ():
+    result = [{**row, "node": ""} for row in shown] if len(sweep.nodes) > 1 else []
+    for node in sweep.nodes if result else ():
         there = sweep_on(sweep, node)
         for row in shown:
             points = [(plan_id, row[name], row["threads"]) for name in ("model", "reference")]
@@ -33,8 +33,8 @@ def rows_of(sweep: Sweep, plan_id: str) -> list[dict[str, Any]]:
                 ratio, usable = there.ratio(*points), all(is_usable(there, point) for point in points)
                 own = {"generations": ratio.count, **interval_columns("ratio", ratio), "usable": usable}
                 own["verdict"] = judged(there, ratio, *points)
-                found.append({**row, "node": node, **own})
-    return found
+                result.append({**row, "node": node, **own})
+    return result
 
 
 def missing(sweep: Sweep, plan_id: str) -> str:

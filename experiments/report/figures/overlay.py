@@ -79,20 +79,20 @@ def missing(sweep: Sweep, plan_id: str) -> str:
 def _rows(sweep: Sweep, plans: dict[str, str], model: ModelSpec, bases: dict[str, Point | None]) -> pd.DataFrame:
     """Return value (of the option), threads, and what a row of a panel has: speedups and bounds of each plan over its
     serial run."""
-    found, name = [], bound_of(model)
+    result, name = [], bound_of(model)
     for value, plan in plans.items():
         for threads in sweep.asked_threads(plan):
             if (point := Point(plan, model, threads)) in sweep.turns:
                 own = interval_columns("speedup", sweep.ratio(bases[plan], point))
-                found.append(
+                result.append(
                     {"option": value, "threads": threads, "model": model, **own, "usable": is_usable(sweep, point)}
                 )
         limits, advantage = bound_table(sweep), sweep.ratio(bases[plan], best_serial(sweep, plan))
         for row in limits[limits["plan_id"] == plan].to_dict("records") if len(limits) else ():
             bound = speedup_bound(advantage, estimate_of(row, f"{name}_speedup").inverse())
             own = interval_columns("speedup", bound)
-            found.append({"option": value, "threads": row["threads"], "model": BOUND, **own, "usable": True})
-    return pd.DataFrame(found)
+            result.append({"option": value, "threads": row["threads"], "model": BOUND, **own, "usable": True})
+    return pd.DataFrame(result)
 
 
 def chart(sweep: Sweep, plan_id: str) -> Chart:
@@ -100,8 +100,8 @@ def chart(sweep: Sweep, plan_id: str) -> Chart:
     axis = swept_axis(sweep, plan_id)
     plans = _plans(sweep, plan_id, axis)
     models, bases = _models(sweep, plans), _baselines(sweep, plans, axis)
-    found = {model: _rows(sweep, plans, model, bases) for model in models}
-    counts = sorted({n for table in found.values() for n in table.loc[table["model"] != BOUND, "threads"]})
+    result = {model: _rows(sweep, plans, model, bases) for model in models}
+    counts = sorted({n for table in result.values() for n in table.loc[table["model"] != BOUND, "threads"]})
     # Over another serial run than in the tables, it goes by another name.
     common = "" if all(bases[plan] == best_serial(sweep, plan) for plan in bases) else ", common $T_1$"
     tasks = {value: f"{value} ({sweep.plans[plan].num_tasks} tasks)" for value, plan in plans.items()}
@@ -109,7 +109,7 @@ def chart(sweep: Sweep, plan_id: str) -> Chart:
     panels = []
     if len(counts) < FEWEST_PLACES:
         styles = {**model_styles(sweep.samples["model"]), BOUND: ModelStyle(GREY, "|", "none")}
-        for model, table in found.items():
+        for model, table in result.items():
             rows = table[table["threads"] == max(counts)]
             rows = value_rows(rows, "speedup", rows["option"].map(tasks))
             panels.append(Panel(rows, f"speedup{common}", model_label(model)))
@@ -119,7 +119,7 @@ def chart(sweep: Sweep, plan_id: str) -> Chart:
         color, line = COLORS[number % len(COLORS)], LINES[number % len(LINES)]
         styles[value] = ModelStyle(color, _MARKERS[number % len(_MARKERS)], line)
         styles[f"{BOUND}, {value}"] = ModelStyle(color, "", (0, (1, 2)))
-    for model, table in found.items():
+    for model, table in result.items():
         named = [f"{BOUND}, {v}" if m == BOUND else v for v, m in zip(table["option"], table["model"], strict=True)]
         rows = pd.concat([ideal_rows([1, *counts]), value_rows(table.assign(model=named), "speedup")])
         panels.append(Panel(rows, f"speedup{common}", model_label(model)))

@@ -46,8 +46,8 @@ def chart(sweep: Sweep, plan_id: str) -> Chart:
     """Return times over threads; of two numbers of threads a row for each model on the larger one."""
     speeds = speed_table(sweep)
     points = speeds[(speeds["plan_id"] == plan_id) & ~speeds["model"].map(lambda model: model.is_gpu)]
-    found = run_time(sweep, points, "threads", plan_facts(sweep, plan_id))
-    return over_threads(sweep, replace(found, x="", places=sweep.asked_threads(plan_id)))
+    result = run_time(sweep, points, "threads", plan_facts(sweep, plan_id))
+    return over_threads(sweep, replace(result, x="", places=sweep.asked_threads(plan_id)))
 
 
 def caption(sweep: Sweep, plan_id: str) -> list[str]:
@@ -59,8 +59,8 @@ def caption_over(over: str, sweep: Sweep, plan_ids: list[str]) -> list[str]:
     """Return the sentences of a caption of panels over something, from some plans."""
     phases = phase_table(sweep)
     busy = len(phases) and (phases["plan_id"].isin(plan_ids) & (phases["timed"] == BUSY)).any()
-    said = "Hollow: busy times of models whose phases overlap: time in blocks, without waiting, mean over threads."
+    text = "Hollow: busy times of models whose phases overlap: time in blocks, without waiting, mean over threads."
     return [
         f"Run time of a step and of its phases{over}, with 95 % intervals; wall times add up to the step.",
-        said if busy else "",
+        text if busy else "",
     ]

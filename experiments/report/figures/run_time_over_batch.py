@@ -19,9 +19,9 @@ def chart(sweep: Sweep, plan_id: str) -> Chart:
     """Return times on most threads over the batch."""
     points, widest = batch.rows_on_most_threads(sweep, sweep.siblings(plan_id, "batch"))
     facts = [sweep.problem_name(plan_id, "batch"), batch.where_text(points["model"].unique(), widest)]
-    found = run_time(sweep, points, "batch", facts)
+    result = run_time(sweep, points, "batch", facts)
     label = f"batch ({samples_word(sweep, plan_id)})"
-    return replace(found, x=label, places=batch.asked_batches(sweep, plan_id), same_scale=True)
+    return replace(result, x=label, places=batch.asked_batches(sweep, plan_id), same_scale=True)
 
 
 def caption(sweep: Sweep, plan_id: str) -> list[str]:

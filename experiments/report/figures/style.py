@@ -110,20 +110,20 @@ def _replaced(settings: str) -> dict[str, object]:
 
     Matplotlib draws nothing without the LaTeX that a style asks for, and warns of a missing font at each text.
     """
-    found: dict[str, object] = {}
+    result: dict[str, object] = {}
     fonts = matplotlib.rcParams["font.family"]
     if missing := [font for font in fonts if not _has_font(font)]:
-        found["font.family"] = [font for font in fonts if font not in missing] or ["DejaVu Sans"]
+        result["font.family"] = [font for font in fonts if font not in missing] or ["DejaVu Sans"]
         names = [name for font in missing for name in matplotlib.rcParams.get(f"font.{font}", [font])]
         say(f"figures are drawn without the font {' or '.join(names)} of your matplotlib style, which is not installed")
     if matplotlib.rcParams["text.usetex"]:
         try:
             TexManager.get_rgba("lp")
         except (OSError, RuntimeError) as error:
-            found["text.usetex"] = False
+            result["text.usetex"] = False
             reason = str(error).partition("\n")[0]
             say(f"figures are drawn without LaTeX, which your matplotlib style asks for (text.usetex): {reason:.200}")
-    return found
+    return result
 
 
 def _has_font(family: str) -> bool:

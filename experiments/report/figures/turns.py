@@ -29,7 +29,7 @@ def rows_of(sweep: Sweep, plan_id: str) -> pd.DataFrame:
     # Generations of several sessions are numbered in turn (`separate_sessions`).
     order = sorted({turn[0] for turn in base}, key=lambda g: (g % sweep.sessions, g))
     rounds = max((turn[2] for turn in base), default=0) + 1
-    found = []
+    result = []
     for model, count in sweep.points_of(plan_id):
         own = sweep.turns[plan_id, model, count] if count == threads and model != join else {}
         for turn in sorted({*own} & {*base}, key=lambda turn: (order.index(turn[0]), turn[2])):
@@ -39,8 +39,8 @@ def rows_of(sweep: Sweep, plan_id: str) -> pd.DataFrame:
                 "round": turn[2] + 1,
             }
             x = about["generation"] + turn[2] / rounds
-            found.append({"model": model, "x": x, "value": own[turn] / base[turn], **about})
-    return pd.DataFrame(found).assign(low=math.nan, high=math.nan) if found else pd.DataFrame({"generation": []})
+            result.append({"model": model, "x": x, "value": own[turn] / base[turn], **about})
+    return pd.DataFrame(result).assign(low=math.nan, high=math.nan) if result else pd.DataFrame({"generation": []})
 
 
 def missing(sweep: Sweep, plan_id: str) -> str:

@@ -167,8 +167,8 @@ def test_too_wide_region_is_found():
     """Check that a region that is too wide is right but slower: the span in tasks does not see it, unused reads do."""
     tight, wide = stencil_plan(back=True), stencil_plan(declared=12, back=True)
     check_orders(bound_plan(wide), num_orders=20)
-    found = find_unused_reads(wide, initialise=ramp)
-    assert {(name.partition("[")[0], buffer) for name, buffer, _ in found} == {("stencil", "x")}
+    result = find_unused_reads(wide, initialise=ramp)
+    assert {(name.partition("[")[0], buffer) for name, buffer, _ in result} == {("stencil", "x")}
     assert span_in_tasks(record_graph(tight.accesses)) == span_in_tasks(record_graph(wide.accesses)) == 3
 
 

@@ -28,11 +28,11 @@ def declarations(monkeypatch):
 def test_the_kernels_of_specs_are_registered():
     """Check that each kernel that the build declares arguments of is registered with these, and has an address."""
     folders = [file.parent.name for file in SOURCES.glob("*/specs.py")]
-    found = {}
+    result = {}
     for folder in folders:
-        found |= importlib.import_module(f"forktask.cython_src.kernels.{folder}.specs").KERNELS
-    assert len(found) > 80
-    for name, spec in found.items():
+        result |= importlib.import_module(f"forktask.cython_src.kernels.{folder}.specs").KERNELS
+    assert len(result) > 80
+    for name, spec in result.items():
         registered = kernel_table.get(name)
         assert registered.address
         for names in ("operands", "integers", "reals", "bounds"):

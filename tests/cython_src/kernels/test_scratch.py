@@ -44,13 +44,13 @@ def test_every_kernel_keeps_to_its_scratch_memory(instruction_set):
     )
     # The last line of stderr names the seed and the loop.
     assert process.returncode == 0, process.stderr[-2000:]
-    found = json.loads(process.stdout)
+    result = json.loads(process.stdout)
     kernel_table.import_kernels()
     task_bench_kernel(0)  # which is registered when it is asked for
     specs = registered().values()
     names = {spec.name.rstrip("0123456789") for spec in specs if spec.scratch_bytes and spec.address}
-    assert {name.split()[0] for name in found["ran"]} == names, "add the kernel to scratch_runs.py"
-    assert set(found["ran"]) - set(found["caught"]) <= ROOMY
+    assert {name.split()[0] for name in result["ran"]} == names, "add the kernel to scratch_runs.py"
+    assert set(result["ran"]) - set(result["caught"]) <= ROOMY
 
 
 def test_size_is_that_of_the_loop_that_takes_most():

@@ -29,7 +29,7 @@ def run(bound, count):
 def test_weight_decay_may_be_for_matrices_alone(optimizer):
     """Check that the option changes vectors and no matrices, and leaves matrices their decay, of images too."""
     for network, options in ((SMALL, SMALL_SIZES), (get_network("lenet5"), {"batch": 3})):
-        found = {}
+        result = {}
         for decay in ("all", "matrices"):
             plan = lower(network, optimizer=optimizer, weight_decay=0.5, decay=decay, momentum=0.0, **options)
             bound = bind(plan)
@@ -39,9 +39,9 @@ def test_weight_decay_may_be_for_matrices_alone(optimizer):
             for name in plan.attributes["parameters"]:
                 bound.arrays[name][...] += 0.5  # biases begin at zero, which does not decay
             run(bound, 1)
-            found[decay] = {name: bound.arrays[name].copy() for name in plan.attributes["parameters"]}
-        for name, value in found["all"].items():
-            assert (value == found["matrices"][name]).all() == (value.ndim > 1), name
+            result[decay] = {name: bound.arrays[name].copy() for name in plan.attributes["parameters"]}
+        for name, value in result["all"].items():
+            assert (value == result["matrices"][name]).all() == (value.ndim > 1), name
 
 
 def test_initial_weights_have_the_deviations_of_their_layers():
@@ -80,8 +80,8 @@ BY_DATA = (
 def test_blocks_declare_no_idle_read(network, options):
     """Check that every declared read is used, but for those that the data decide."""
     plan = lower(network, **SMALL_SIZES, **options)
-    found = find_unused_reads(plan, "float64", initialise=fill, num_replays=1, blocks_per_loop=2)
-    assert [(task, name) for task, name, _ in found if name not in BY_DATA and not name.endswith(".act")] == []
+    result = find_unused_reads(plan, "float64", initialise=fill, num_replays=1, blocks_per_loop=2)
+    assert [(task, name) for task, name, _ in result if name not in BY_DATA and not name.endswith(".act")] == []
 
 
 def test_rows_that_attend_to_earlier_ones_do_not_wait_for_later_ones():
@@ -90,12 +90,12 @@ def test_rows_that_attend_to_earlier_ones_do_not_wait_for_later_ones():
     source, target, _ = record_graph(plan.accesses, closed=False).edges()
 
     def ancestors(node):
-        found, stack = set(), [node]
+        result, stack = set(), [node]
         while stack:
-            into = set(source[target == stack.pop()].tolist()) - found
-            found |= into
+            into = set(source[target == stack.pop()].tolist()) - result
+            result |= into
             stack += into
-        return {plan.task_name(task) for task in found if task < plan.num_tasks}
+        return {plan.task_name(task) for task in result if task < plan.num_tasks}
 
     projection = next(loop for loop in plan.loops if loop.name.endswith("attn.c_proj"))
     rows = {task: block.bounds for task, block in enumerate(projection.blocks, projection.first_task)}

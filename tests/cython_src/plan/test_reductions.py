@@ -87,8 +87,8 @@ def run_serial(plan, iterations=3):
 @given(seed=st.integers(0, 2**32))
 def test_reductions_equal_a_chain_of_updates(seed):
     """Check values against the plain order of all blocks: exact for minima and maxima, to rounding for the others."""
-    found, expected = run_serial(random_reduction_plan(seed)), run_serial(random_reduction_plan(seed, plain=True))
-    for name, array in found.items():
+    result, expected = run_serial(random_reduction_plan(seed)), run_serial(random_reduction_plan(seed, plain=True))
+    for name, array in result.items():
         np.testing.assert_allclose(array, expected[name], rtol=1e-12)
 
 

@@ -268,8 +268,8 @@ def test_generations_that_found_cpus_elsewhere_are_left_out(moved_s, usual_s):
     assert "generation 2" not in said and {turn[0] for own in sweep.quiet.elsewhere.values() for turn in own} == {2}
     table = handover_table(sweep)
     assert {(row["place"], row["generations"], row["model"].name) for row in table} == {
-        (place, 1 if found == moved_s else 8, "tasks")
-        for place, found in zip(("near", "far"), sorted((moved_s, usual_s)), strict=True)
+        (place, 1 if result == moved_s else 8, "tasks")
+        for place, result in zip(("near", "far"), sorted((moved_s, usual_s)), strict=True)
     }
     assert handover_table(sweep_of(rows)) == []
     assert not any("elsewhere" in text for text in sweep_of([*rows, *rounds[:2]]).warnings)

@@ -64,7 +64,7 @@ def test_least_bytes_are_the_same_in_every_process():
         "from forktask.cython_src.lowering.options import PlanOptions\n"
         "print([loop.least_bytes for loop in plan_row('p', {**PlanOptions().as_dict(), **plan}).loops])"
     )
-    found = {
+    result = {
         subprocess.run(
             [sys.executable, "-P", "-c", program],
             env={**os.environ, "PYTHONHASHSEED": seed},
@@ -73,7 +73,7 @@ def test_least_bytes_are_the_same_in_every_process():
         ).stdout
         for seed in "123"
     }
-    assert len(found) == 1
+    assert len(result) == 1
 
 
 def test_rows_of_plans_hold_the_least_bytes():

@@ -53,11 +53,11 @@ def starts(begins_s, lasting_s=175.0, generations=2):
 )
 def test_starts_that_follow_each_other_closely_are_one_session(begins_s, sessions):
     """Check the number of sessions, that each generation is of one, and that generations of one keep their order."""
-    rows, found = separate_sessions(starts(begins_s))
-    assert found == sessions
+    rows, result = separate_sessions(starts(begins_s))
+    assert result == sessions
     of_session = {}
     for row in (row for row in rows if isinstance(row, SampleRow)):
-        of_session.setdefault(row.repetition % found, []).append((row.repetition, row.started))
+        of_session.setdefault(row.repetition % result, []).append((row.repetition, row.started))
     assert len(of_session) == sessions
     for own in of_session.values():
         assert own == sorted(own)

@@ -139,8 +139,8 @@ def test_bad_tables_are_one_sentence(scheduler, capsys, line, words):
     Path("few.toml").write_text(f"{FILE.partition('[slurm]')[0]}[slurm]\n{line}\n")
     for command in (RUN, ["run", "few.toml", "--dry-run"]):
         assert main(command) == 2
-        said = capsys.readouterr().err
-        assert words in said and said.count("\n") == 1
+        text = capsys.readouterr().err
+        assert words in text and text.count("\n") == 1
     assert not scheduler.calls()
 
 
@@ -254,13 +254,13 @@ def test_rounds_end_when_all_is_decided_or_the_budget_spent(capsys):
     plan_id = configuration.points()[0].plan_id
 
     def rows(repetitions, wall_s, ids=(serial, tasks)):
-        found = []
+        result = []
         for repetition in repetitions:
             shard = {"plan_id": plan_id, "interference": 0, "repetition": repetition}
-            found.append({"kind": "rounds", **shard, "contestants": list(ids), "wall_s": [wall_s]})
+            result.append({"kind": "rounds", **shard, "contestants": list(ids), "wall_s": [wall_s]})
             common = {"kind": "sample", "model": "serial", "threads": 1, **shard}
-            found += [{**common, "config_id": config_id} for config_id in ids]
-        return found
+            result += [{**common, "config_id": config_id} for config_id in ids]
+        return result
 
     def asked(results, wanted, failed=()):
         shards = next_shards(configuration, results, lambda: wanted, set(failed))

@@ -119,13 +119,13 @@ def fake(tmp_path):
 
 def processes(folder, name):
     """The processes that a cluster in a folder has started, directly or not, in whose command a text stands."""
-    found = []
+    result = []
     for path in Path("/proc").glob("[0-9]*"):
         with suppress(OSError):
             of_cluster = f"OF_CLUSTER={folder}\0".encode() in (path / "environ").read_bytes()
             if of_cluster and name.encode() in (path / "cmdline").read_bytes():
-                found.append(int(path.name))
-    return found
+                result.append(int(path.name))
+    return result
 
 
 def configuration(repeats, grid=NETWORK):
@@ -147,7 +147,7 @@ def test_every_block_is_measured_once_while_workers_are_killed(tmp_path, fake, m
     from forktask.experiments.cluster.dask_engine import DaskEngine
 
     monkeypatch.setenv("FORKTASK_DASK_SHARED_HOSTS", "1")
-    asked, out, killed = configuration(200), tmp_path / "out", []
+    requested, out, killed = configuration(200), tmp_path / "out", []
     choice = random.Random(1)
 
     def kill(running):
@@ -160,13 +160,13 @@ def test_every_block_is_measured_once_while_workers_are_killed(tmp_path, fake, m
     with cluster(tmp_path, 3) as running:
         killer = threading.Thread(target=kill, args=(running,), daemon=True)
         killer.start()
-        with DaskEngine(running.address, asked, "forktask run x", **fake(0.1)) as engine:
-            results = measure_on(engine, asked, str(out), undecided=lambda results: set())
+        with DaskEngine(running.address, requested, "forktask run x", **fake(0.1)) as engine:
+            results = measure_on(engine, requested, str(out), undecided=lambda results: set())
         killer.join(30)
         assert len(killed) == 20
         assert len(fake.pids()) > 200  # some were lost
         running.wait(lambda: not processes(tmp_path, fake.name))
-    assert measured(out) == {(point.config_id, k): 1 for point in asked.points() for k in range(200)}
+    assert measured(out) == {(point.config_id, k): 1 for point in requested.points() for k in range(200)}
     assert results.of(FailureRow) == []
     assert len(results.of(MachineRow)) == 1
 
@@ -175,12 +175,12 @@ def test_a_block_that_is_lost_three_times_becomes_a_row(tmp_path, fake):
     """Check that a shard whose process always dies is given three times, and that the others are measured."""
     from forktask.experiments.cluster.dask_engine import DaskEngine
 
-    asked, out = configuration(5), tmp_path / "out"
+    requested, out = configuration(5), tmp_path / "out"
     with (
         cluster(tmp_path, 1) as running,
-        DaskEngine(running.address, asked, "forktask run x", **fake(0.01, crash=[3])) as engine,
+        DaskEngine(running.address, requested, "forktask run x", **fake(0.01, crash=[3])) as engine,
     ):
-        results = measure_on(engine, asked, str(out), undecided=lambda results: set())
+        results = measure_on(engine, requested, str(out), undecided=lambda results: set())
     (failure,) = results.of(FailureRow)
     assert (failure.repetition, failure.reason) == (3, "crash") and "3 times" in failure.message
     assert {repetition for _, repetition in measured(out)} == {0, 1, 2, 4}
@@ -206,18 +206,18 @@ def test_an_interrupted_client_leaves_no_process_and_loses_no_row(tmp_path, fake
     """Check Ctrl-C: the running shard ends at once, finished ones are kept, and a second run measures the rest."""
     from forktask.experiments.cluster.dask_engine import DaskEngine
 
-    asked, out = configuration(6), tmp_path / "out"
+    requested, out = configuration(6), tmp_path / "out"
     slow = fake(1.0)
     with cluster(tmp_path, 1) as running:
-        given = json.dumps([running.address, asked.as_dict(), str(out), slow["shard_command"]])
+        given = json.dumps([running.address, requested.as_dict(), str(out), slow["shard_command"]])
         client = subprocess.Popen([sys.executable, "-P", "-c", CLIENT, given])
         running.wait(lambda: len(fake.pids()) >= 3 and written(out) == 2)
         client.send_signal(signal.SIGINT)
         assert client.wait(60) == 130
         kept = measured(out)
         assert not processes(tmp_path, fake.name) and 2 <= len(kept) < 6
-        with DaskEngine(running.address, asked, "forktask run x", **fake(0.01)) as engine:
-            measure_on(engine, asked, str(out), undecided=lambda results: set())
+        with DaskEngine(running.address, requested, "forktask run x", **fake(0.01)) as engine:
+            measure_on(engine, requested, str(out), undecided=lambda results: set())
     assert set(measured(out).values()) == {1} and len(measured(out)) == 6
 
 
@@ -262,19 +262,19 @@ def test_what_cannot_be_measured_on_is_refused(tmp_path, fake, monkeypatch):
     from forktask.experiments.cluster import dask_engine
     from forktask.experiments.cluster.dask_engine import DaskEngine
 
-    asked = configuration(1)
+    requested = configuration(1)
     monkeypatch.setattr(dask_engine, "ANSWER_S", 2.0)
     for address in ("tcp://127.0.0.1:1", "nonsense:::", "nonsense", "127.0.0.1:99999"):
         with pytest.raises(UsageError, match="must name a Dask scheduler that answers"):
-            DaskEngine(address, asked, "forktask run x")
+            DaskEngine(address, requested, "forktask run x")
 
-    def refused(said, asked=asked, **arguments):
+    def refused(text, requested=requested, **arguments):
         with (
-            DaskEngine(running.address, asked, "forktask run x", **arguments) as engine,
+            DaskEngine(running.address, requested, "forktask run x", **arguments) as engine,
             pytest.raises(UsageError) as told,
         ):
-            engine.measure(asked.shards(), lambda rows: None, lambda *counts: None)
-        assert said in str(told.value)
+            engine.measure(requested.shards(), lambda rows: None, lambda *counts: None)
+        assert text in str(told.value)
 
     with cluster(tmp_path, 2) as running:
         running.wait_for_workers(2)
@@ -282,7 +282,7 @@ def test_what_cannot_be_measured_on_is_refused(tmp_path, fake, monkeypatch):
         monkeypatch.setenv("FORKTASK_DASK_SHARED_HOSTS", "1")
         refused("oversubscribe", configuration(1, Grid(network=("lenet5",), models=("forkjoin",), threads=(4096,))))
         greet = dask_engine.greet
-        for changed, said in (
+        for changed, text in (
             ({"host": "elsewhere"}, 'need nodes = "pooled"'),
             ({"instruction_sets": ["generic"]}, "must have the same instruction sets"),
             ({"version": "0.0.1"}, "got 0.0.1 at"),
@@ -292,4 +292,4 @@ def test_what_cannot_be_measured_on_is_refused(tmp_path, fake, monkeypatch):
                 return greet(dask_worker) | (changed if os.getpid() == first else {})
 
             monkeypatch.setattr(dask_engine, "greet", changed_one)
-            refused(said)
+            refused(text)

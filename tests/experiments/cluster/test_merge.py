@@ -25,7 +25,7 @@ ROWS = [row for row in synthetic_rows(models=MODELS, threads=(2,), repeats=7, pr
 def on(node, repetitions, change=lambda row: row, rows=ROWS, nodes="pooled"):
     """The rows of some repetitions, as a node leaves them."""
     where = {"host": node, "scheduler": "", "boot_id": f"boot of {node}"}
-    found = []
+    result = []
     for row in rows:
         row = json.loads(json.dumps(row))
         if row["kind"] == "run":
@@ -34,8 +34,8 @@ def on(node, repetitions, change=lambda row: row, rows=ROWS, nodes="pooled"):
         if row["kind"] in (*OF_GENERATION, "machine"):
             row["node"] = where
         if row["kind"] not in OF_GENERATION or row["repetition"] in repetitions:
-            found.append(change(row))
-    return found
+            result.append(change(row))
+    return result
 
 
 def by_generation(rows):
@@ -87,11 +87,11 @@ def test_a_generation_that_broke_off_is_taken_from_where_it_is_whole(tmp_path):
     merged = merge_folders([tmp_path / "a", whole], tmp_path / "out")
     assert merged.half_rows == [tmp_path / "a"]
     assert (tmp_path / "out" / "samples.jsonl.partial").read_text().strip() == text[:-40].splitlines()[-1]
-    found = measured(tmp_path / "out")
-    assert {(c, r) for c, r, _ in found} == {
+    result = measured(tmp_path / "out")
+    assert {(c, r) for c, r, _ in result} == {
         (row["config_id"], row["repetition"]) for row in rows if row["kind"] == "sample"
     }
-    assert sum(r == 1 and node == "b" for _, r, node in found) == len(MODELS)
+    assert sum(r == 1 and node == "b" for _, r, node in result) == len(MODELS)
     assert read_results(tmp_path / "out").of(FailureRow) == []
 
 
@@ -172,8 +172,8 @@ def test_a_second_node_needs_leave(tmp_path, capsys):
     assert main(["merge", *map(str, folders), "--out", out, "--nodes", "pooled"]) == 0
     assert "2 machines, 6 samples, 6 profiles, 0 failures; 0 second copies" in capsys.readouterr().out
     assert main(["merge", *map(str, folders), "--out", out, "--nodes", "pooled", "--json"]) == 0
-    found = json.loads(capsys.readouterr().out)
-    assert found["rows"]["sample"] == 6 and found["dropped"] == 12
+    result = json.loads(capsys.readouterr().out)
+    assert result["rows"]["sample"] == 6 and result["dropped"] == 12
     assert len(read_results(out).of(MachineRow)) == len(read_results(out).of(RunRow)) == 2
     with pytest.raises(UsageError, match="a results folder must hold"):
         merge_folders([tmp_path / "nothing"], out)

@@ -20,21 +20,21 @@ SHARDS = 10
 
 def without_times(folder):
     """What two sweeps of one configuration have in common: all rows, without what a clock or a node says."""
-    found = Counter()
+    result = Counter()
     for row in read_results(folder).rows:
         match row:
             case PlanRow():
-                found[repr(row)] += 1
+                result[repr(row)] += 1
             case CapacityRow():
-                found["capacity", row.plan_id, row.interference, row.repetition] += 1
+                result["capacity", row.plan_id, row.interference, row.repetition] += 1
             case RoundsRow():
-                found["rounds", row.plan_id, row.repetition, row.group, tuple(sorted(row.contestants))] += 1
+                result["rounds", row.plan_id, row.repetition, row.group, tuple(sorted(row.contestants))] += 1
             case SampleRow() | ProfileRow():
                 names = ("config_id", "model", "threads", "plan_id", "check", "repetition", "position", "variables")
                 same = [getattr(row, name) for name in (*names, "cpus", "instruction_set")]
                 hashes = [row.weights_hash, row.losses_hash] if isinstance(row, SampleRow) else []
-                found[type(row).__name__, repr([*same, *hashes])] += 1
-    return found
+                result[type(row).__name__, repr([*same, *hashes])] += 1
+    return result
 
 
 @pytest.mark.slurm
@@ -49,9 +49,9 @@ def test_a_sweep_survives_what_happens_to_nodes(tmp_path):
 
         def run(*words, code=0):
             command = [sys.executable, "-P", "-m", "forktask", *words]
-            found = subprocess.run(command, env=nodes.environment, cwd=tmp_path, capture_output=True, text=True)
-            assert found.returncode == code, found.stderr
-            return found.stdout + found.stderr
+            result = subprocess.run(command, env=nodes.environment, cwd=tmp_path, capture_output=True, text=True)
+            assert result.returncode == code, result.stderr
+            return result.stdout + result.stderr
 
         on_slurm = ("run", "small.toml", "--on", "slurm", "--out", str(out))
         file.write_text(SMALL.replace('"test"', '"nowhere"'))
@@ -73,8 +73,8 @@ def test_a_sweep_survives_what_happens_to_nodes(tmp_path):
         nodes.until(has_begun("1.1"), "the requeued task begins again")
         nodes.start_node(killed)
         nodes.until(has_begun("0.1"), "the task of the dead node begins again")
-        said = json.loads(run("status", str(out), "--json"))["jobs"]
-        assert said["jobs"] == [job_id] and said["running"] == SHARDS and said["queued"] == said["ended"] == 0
+        text = json.loads(run("status", str(out), "--json"))["jobs"]
+        assert text["jobs"] == [job_id] and text["running"] == SHARDS and text["queued"] == text["ended"] == 0
         nodes.call("scancel", job_id)
         nodes.until(lambda: not nodes.call("squeue", "-h", "--me"), "the array is gone")
 

@@ -95,12 +95,12 @@ class TwoNodes:
     def _tasks_on(self, node: str) -> list[int]:
         """Return the processes of jobs on a node of this Slurm."""
         wanted = {f"SLURM_CONF={self.environment['SLURM_CONF']}".encode(), f"SLURMD_NODENAME={node}".encode()}
-        found = []
+        result = []
         for path in Path("/proc").glob("[0-9]*"):
             with suppress(OSError):
                 if wanted <= {*(path / "environ").read_bytes().split(b"\0")}:
-                    found.append(int(path.name))
-        return found
+                    result.append(int(path.name))
+        return result
 
     def call(self, *command: str) -> str:
         """Return what a command of Slurm prints."""
@@ -120,9 +120,9 @@ class TwoNodes:
             time.sleep(0.1)
 
     def _start(self, name: str, command: list[str]) -> None:
-        with open(self.folder / f"{name}.out", "ab") as said:
+        with open(self.folder / f"{name}.out", "ab") as text:
             self._processes[name] = subprocess.Popen(
-                command, env=self.environment, stdout=said, stderr=said, stdin=subprocess.DEVNULL
+                command, env=self.environment, stdout=text, stderr=text, stdin=subprocess.DEVNULL
             )
 
     def _stop(self, name: str) -> None:

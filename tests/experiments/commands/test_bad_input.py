@@ -56,23 +56,23 @@ def call(words, capsys):
         code = None
     except SystemExit as error:
         code = error.code
-    said = capsys.readouterr().err
+    text = capsys.readouterr().err
     assert time.process_time() - start < LIMIT_S, words
-    assert code != 70 and "Traceback" not in said, f"{words}\n{said}"
+    assert code != 70 and "Traceback" not in text, f"{words}\n{text}"
     if code == 2:
-        assert said.startswith("forktask: error: ") and said.count("\n") == 1, f"{words}\n{said}"
+        assert text.startswith("forktask: error: ") and text.count("\n") == 1, f"{words}\n{text}"
     return code
 
 
 def options():
     """(command, action) of every option that takes a value."""
-    found = []
+    result = []
     for name in COMMANDS:
         parser = make_parser(name)
         command = next(iter(parser._subparsers._group_actions[0].choices.values()))
         command.declare(command)
-        found += [(name, a) for a in command._actions if a.nargs not in (0,) and a.dest != "help"]
-    return found
+        result += [(name, a) for a in command._actions if a.nargs not in (0,) and a.dest != "help"]
+    return result
 
 
 def is_number(action):
@@ -307,13 +307,13 @@ def test_a_shell_completes_commands_and_options(shell, capsys):
 def test_completion_says_what_it_needs(monkeypatch, capsys):
     """Check a shell that is not known, an option behind a command, and a machine without shtab."""
     monkeypatch.setitem(sys.modules, "shtab", None)
-    for words, said in (
+    for words, text in (
         (["--print-completion", "bash"], "forktask[completion]"),
         (["--print-completion", "fish"], "invalid choice: 'fish'"),
         (["info", "--print-completion", "bash"], "no such argument"),
     ):
         assert main(words) == 2
-        assert said in capsys.readouterr().err
+        assert text in capsys.readouterr().err
 
 
 def test_the_version_is_there_at_once(processes):
@@ -328,7 +328,7 @@ def test_output_survives_every_encoding(processes):
     """Check that characters that the encoding of a pipe lacks are written as escapes."""
     program = "from forktask.experiments.commands import main, plan\n"
     program += "plan.call = lambda arguments: print('2 \\u00b5s')\nraise SystemExit(main.main(['plan']))"
-    for encoding, said in (("utf-8", "2 \u00b5s\n".encode()), ("ascii", b"2 \\xb5s\n")):
+    for encoding, text in (("utf-8", "2 \u00b5s\n".encode()), ("ascii", b"2 \\xb5s\n")):
         done = subprocess.run(
             [sys.executable, "-P", "-c", program],
             env={**os.environ, "PYTHONIOENCODING": encoding},
@@ -336,7 +336,7 @@ def test_output_survives_every_encoding(processes):
             timeout=60,
             check=False,
         )
-        assert (done.returncode, done.stdout) == (0, said), done
+        assert (done.returncode, done.stdout) == (0, text), done
 
 
 @pytest.mark.parametrize("end", ["| head -c0", "> /dev/full", ">&-"], ids=["closed pipe", "full disk", "closed"])
@@ -405,8 +405,8 @@ def test_threads_that_cannot_start(tmp_path, processes):
         name for name in [*models_of_this_process(), "forkjoin:region=persistent"] if name not in ("serial", "starpu")
     ]
     calls = [f"train {OPTIONS} {model} --threads {n} --out {model}" for model in models for n in (2000, 2)]
-    found = iter(run_with_faults(tmp_path, [(call, "", 0, "little memory") for call in calls]))
-    for model, (many, said), (few, failure) in zip(models, found, found, strict=True):
+    result = iter(run_with_faults(tmp_path, [(call, "", 0, "little memory") for call in calls]))
+    for model, (many, text), (few, failure) in zip(models, result, result, strict=True):
         assert few == 0, (model, failure)
-        assert many == 2 and said.count("\n") == 1, (model, said)
-        assert said.startswith("forktask: error: 2000 threads must be "), (model, said)
+        assert many == 2 and text.count("\n") == 1, (model, text)
+        assert text.startswith("forktask: error: 2000 threads must be "), (model, text)

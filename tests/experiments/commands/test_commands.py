@@ -52,13 +52,13 @@ def parser_of(command):
 
 def plan_flags(command):
     """The arguments of a command whose flag or name is that of an option of plans, by the option's name."""
-    found = {}
+    result = {}
     for action in parser_of(command)._actions:
         words = {action.dest, *(o.lstrip("-").removeprefix("no-").replace("-", "_") for o in action.option_strings)}
         for name in words & set(FIELDS):
-            assert name not in found, f"{command} declares {name} twice"
-            found[name] = action
-    return found
+            assert name not in result, f"{command} declares {name} twice"
+            result[name] = action
+    return result
 
 
 @pytest.mark.parametrize("command", [name.replace("_", "-") for name in COMMANDS])
@@ -93,8 +93,8 @@ def test_an_option_is_the_same_flag_everywhere(command):
 @pytest.mark.parametrize("command", [name.replace("_", "-") for name in COMMANDS])
 def test_out_is_a_folder_and_file_is_a_file_in_every_command(command):
     """Check that --out means one thing: what it takes is a folder, and one file is --file."""
-    found = {name: action.metavar for action in parser_of(command)._actions for name in action.option_strings}
-    assert found.get("--out") in (None, "DIR") and found.get("--file") in (None, "FILE")
+    result = {name: action.metavar for action in parser_of(command)._actions for name in action.option_strings}
+    assert result.get("--out") in (None, "DIR") and result.get("--file") in (None, "FILE")
 
 
 def test_serial_is_the_base_of_a_sweep_over_threads():
@@ -111,10 +111,10 @@ def test_a_dry_run_of_every_shipped_file_needs_nothing(path, monkeypatch, capsys
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {0})
     monkeypatch.setattr(expected, "plan_row", lambda plan_id, plan: structs.replace(PLAN_ROW, options=plan))
     assert main(["run", path.stem, "--dry-run", "--quick"]) == 0
-    said = capsys.readouterr().out
-    assert " ".join(read_toml(path, "sweep")[1].split()) in " ".join(said.split())
+    text = capsys.readouterr().out
+    assert " ".join(read_toml(path, "sweep")[1].split()) in " ".join(text.split())
     needs_gpu = path.stem == "cpu_gpu_batch" or (kind_of(path) == "sweep" and read_configuration(path).uses_gpu)
-    assert ("cannot run: this machine has no GPU" in said) == needs_gpu
+    assert ("cannot run: this machine has no GPU" in text) == needs_gpu
 
 
 def test_numbers_have_no_exponent():

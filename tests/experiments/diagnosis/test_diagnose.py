@@ -83,12 +83,12 @@ def simulated_log(plan, model, threads=2):
     """Return the event log of two simulated steps: blocks of weight gradients take 200 us, others 20."""
     loop_s = [200e-6 if "conv_backward_weights" in loop.kernel else 20e-6 for loop in plan.loops]
     subject = Subject(plan, np.array(loop_s)[plan.task_loop], MACHINE)
-    found = simulate(subject, model, threads, run_lengths=(1, 2), keep_schedule=True).schedule
+    result = simulate(subject, model, threads, run_lengths=(1, 2), keep_schedule=True).schedule
     blocks = np.zeros(2 * plan.num_tasks, EVENT_DTYPE)
     blocks["iteration"], blocks["task"] = np.divmod(np.arange(len(blocks)), plan.num_tasks)
-    for name, times in (("start_ns", found["start"]), ("stop_ns", found["finish"])):
+    for name, times in (("start_ns", result["start"]), ("stop_ns", result["finish"])):
         blocks[name] = np.rint(times.ravel() * 1e9)
-    blocks["worker"] = found["worker"].ravel()
+    blocks["worker"] = result["worker"].ravel()
     blocks = blocks[np.argsort(blocks["start_ns"], kind="stable")]
     barrier, run_ns = parse_model(model).barrier, (0, int(blocks["stop_ns"].max()))
     graph = record_graph(plan.accesses, closed=True)
@@ -156,18 +156,18 @@ def test_a_folder_whose_program_is_gone_is_diagnosed_without_simulation(tmp_path
     samples = folder / "samples.jsonl"
     samples.write_text(samples.read_text().replace("starpu_cnn", "gone.py:network"))
     assert main(["diagnose", str(folder)]) == 0
-    said = " ".join(capsys.readouterr().out.split())
-    assert "not diagnosed: a network's file must be there" in said
-    assert "1. Threads wait behind barriers for" in said and "simulation on" not in said
+    text = " ".join(capsys.readouterr().out.split())
+    assert "not diagnosed: a network's file must be there" in text
+    assert "1. Threads wait behind barriers for" in text and "simulation on" not in text
 
 
 def test_a_folder_of_another_machine_is_diagnosed_without_simulation(tmp_path, capsys):
     """Check that losses are found, and that the reason is said."""
     folder = traced_folder(tmp_path, ("serial", "forkjoin"), machine=None, weight_gradients="chain")
     assert main(["diagnose", str(folder)]) == 0
-    said = " ".join(capsys.readouterr().out.split())
-    assert f"not diagnosed: {str(folder)!r} was measured on another machine" in said
-    assert "1. Threads wait behind barriers for" in said and "simulation on" not in said
+    text = " ".join(capsys.readouterr().out.split())
+    assert f"not diagnosed: {str(folder)!r} was measured on another machine" in text
+    assert "1. Threads wait behind barriers for" in text and "simulation on" not in text
 
 
 @pytest.mark.parametrize("model", ["forkjoin", "forkjoin:region=persistent:schedule=dynamic", "taskgraph", "taskiter"])
@@ -189,16 +189,16 @@ def test_waits_count_for_what_runs_meanwhile():
     blocks = np.array([(a, b, 0, task, task, RUNNING, 0) for a, b, task in rows], STATE_DTYPE)
     loops = {"name": ["a", "b"], "layer": ["", ""], "phase": ["", ""], "first_task": [0, 1], "num_blocks": [1, 2]}
     waits = np.array([(0, 50, 0, 0, 2, WAITING_NONE, 0), (25, 65, 0, 0, 1, WAITING_NONE, 0)], STATE_DTYPE)
-    found = meanwhile(EventLog(log.about, blocks, loops, log.edges), waits)
+    result = meanwhile(EventLog(log.about, blocks, loops, log.edges), waits)
     # 0-10 one waits beside a; 10-25 beside a and b; 25-30 two wait beside both; 30-40 two beside a; 60-65 one beside b.
-    assert found.tolist() == [10 + 7.5 + 5 + 20, 7.5 + 5 + 5, 2 * 10 + 10]
+    assert result.tolist() == [10 + 7.5 + 5 + 20, 7.5 + 5 + 5, 2 * 10 + 10]
 
 
 def test_imbalance_names_the_layer(tmp_path):
     """Check that one long block of a loop is found, and tasks are proposed."""
     folder, _ = results_folder(tmp_path, block_s=lambda loop, b: 2e-3 if loop.name == "conv2" and b == 0 else 20e-6)
-    found = next(f for f in diagnose(Case(load(folder), "p0")) if f.kind == "imbalance")
-    assert "Most in conv2 forward" in found.text
+    result = next(f for f in diagnose(Case(load(folder), "p0")) if f.kind == "imbalance")
+    assert "Most in conv2 forward" in result.text
 
 
 def test_creation_by_one_thread_is_found(tmp_path):
@@ -209,8 +209,8 @@ def test_creation_by_one_thread_is_found(tmp_path):
     folder, _ = results_folder(
         tmp_path, block_s=lambda *_: 2e-6, models=("serial", "forkjoin", "tasks", "taskiter"), machine=machine
     )
-    found = {f.kind: f for f in diagnose(Case(load(folder), "p0"))}
-    assert "One thread creates all" in found["creation"].text and "too fine" not in found
+    result = {f.kind: f for f in diagnose(Case(load(folder), "p0"))}
+    assert "One thread creates all" in result["creation"].text and "too fine" not in result
 
 
 def log_of(seconds, workers=None, preempted=(), pause_before=-1, page_faults=None):
@@ -270,10 +270,10 @@ def test_outliers_are_named_by_what_they_share(cause):
     elif cause == "none":
         for k, b in ((3, 1), (9, 2), (14, 3), (15, 4)):
             seconds[k, b] = 1e-3
-    found = diagnose_log(log_of(seconds, workers, preempted, pause_before=7 if cause == "evicted" else -1))
-    found = [finding for finding in found if finding.kind != "runtime"]  # the pause of the log
+    result = diagnose_log(log_of(seconds, workers, preempted, pause_before=7 if cause == "evicted" else -1))
+    result = [finding for finding in result if finding.kind != "runtime"]  # the pause of the log
     if not cause:
-        assert not found
+        assert not result
         return
     words = {
         "first touch": "touches memory for the first time",
@@ -284,7 +284,7 @@ def test_outliers_are_named_by_what_they_share(cause):
         "evicted": "others used the caches: cold caches (slow were 8 of 8 such runs, and 0 of 152 others)",
         "none": "nothing that the log holds",
     }
-    assert words[cause] in found[0].text, found[0].text
+    assert words[cause] in result[0].text, result[0].text
 
 
 def test_causes_in_one_loop_are_told_apart():
@@ -299,14 +299,14 @@ def test_causes_in_one_loop_are_told_apart():
     workers[30:33, 1] = 0
     seconds[[30, 33], 1] = 1e-3
     log = log_of(seconds, workers, ((20, 3),), pause_before=10, page_faults=4096)
-    found = {one.cause: one for one in find_outliers(log)}
-    assert {cause: one.count for cause, one in found.items()} == {
+    result = {one.cause: one for one in find_outliers(log)}
+    assert {cause: one.count for cause, one in result.items()} == {
         "first touch": 8,
         "evicted": 8,
         "preempted": 1,
         "cold cache": 4,
     }
-    assert "4096 page faults" in found["first touch"].evidence
+    assert "4096 page faults" in result["first touch"].evidence
     attempts = {finding.attempt for finding in diagnose_log(log) if finding.kind != "runtime"}
     assert len(attempts) == 4 and "" not in attempts
 

@@ -108,8 +108,8 @@ def test_ready_times_equal_brute_force(pattern):
 def states_of(model, barrier, blocks, spells=(), run=(0, 100)):
     """Rows (worker, state, cause, start, stop) of hand-made blocks (worker, task, start, stop) in one iteration."""
     plan = task_bench("trivial", 2, 2)
-    found = np.zeros(len(blocks), EVENTS)
-    for row, (worker, task, start, stop) in zip(found, blocks, strict=True):
+    result = np.zeros(len(blocks), EVENTS)
+    for row, (worker, task, start, stop) in zip(result, blocks, strict=True):
         row["worker"], row["task"], row["start_ns"], row["stop_ns"] = worker, task, start, stop
     parts = [np.zeros(0, SPELL_DTYPE), np.zeros(0, SPELL_DTYPE)]
     for worker, kind, start, stop in spells:
@@ -117,8 +117,8 @@ def states_of(model, barrier, blocks, spells=(), run=(0, 100)):
         row["kind"], row["start_ns"], row["stop_ns"], row["task"] = SPELL_KINDS.index(kind), start, stop, -1
         parts[worker] = np.concatenate([parts[worker], row])
     graph = record_graph(plan.accesses, closed=True)
-    times = instances(plan, graph, found, np.zeros(0, SPELL_DTYPE), barrier, run[0])
-    events = worker_states(plan, times, found, parts, MODELS_BY_NAME[model], barrier, run)
+    times = instances(plan, graph, result, np.zeros(0, SPELL_DTYPE), barrier, run[0])
+    events = worker_states(plan, times, result, parts, MODELS_BY_NAME[model], barrier, run)
     return [
         (int(e["worker"]), STATES[e["state"]], CAUSES[e["cause"]], int(e["start_ns"]), int(e["stop_ns"]))
         for e in events
@@ -252,8 +252,8 @@ def test_trace_leaves_a_results_folder_that_every_command_reads(tmp_path, capsys
     out = tmp_path / "out"
     command = [*TRACE, "--iterations", "3", "--out", str(out)]
     assert main(command) == 0
-    said = capsys.readouterr()
-    assert said.err.count("iterations of") == 2 and "Wall time an iteration" in said.out
+    text = capsys.readouterr()
+    assert text.err.count("iterations of") == 2 and "Wall time an iteration" in text.out
     results = read_results(out)
     kinds = Counter(type(row).__struct_config__.tag for row in results.rows)
     assert kinds == {
@@ -286,8 +286,8 @@ def test_trace_leaves_a_results_folder_that_every_command_reads(tmp_path, capsys
     rows, written = read_results(out).rows, [path.read_bytes() for path in events_files(folder)]
     capsys.readouterr()
     assert main([*command, "--json"]) == 0
-    found = json.loads(capsys.readouterr().out)
-    assert found["folder"] == str(out) and [row["model"] for row in found["losses"]] == ["serial", "taskiter"]
+    result = json.loads(capsys.readouterr().out)
+    assert result["folder"] == str(out) and [row["model"] for row in result["losses"]] == ["serial", "taskiter"]
     assert read_results(out).rows == rows
     assert main([*command, "--batch", "8"]) == 2 and "batch was [4], is now [8]" in capsys.readouterr().err
     assert main([*TRACE, "--out", str(out), "--network", "starpu_cnn"]) == 2

@@ -175,8 +175,8 @@ def test_decoding_takes_the_middle_part(tmp_path):
     pixels = np.zeros((40, 120, 3), np.uint8)
     pixels[:, 40:80] = (200, 100, 50)
     Image.fromarray(pixels).save(tmp_path / "wide.png")
-    found = decode(tmp_path / "wide.png", 20, 20)
-    assert found.shape == (3, 20, 20) and (found[:, :, 1:-1] == np.array([200, 100, 50])[:, None, None]).all()
+    result = decode(tmp_path / "wide.png", 20, 20)
+    assert result.shape == (3, 20, 20) and (result[:, :, 1:-1] == np.array([200, 100, 50])[:, None, None]).all()
     for mode in ("L", "RGBA", "P", "1"):
         Image.fromarray(pixels).convert(mode).save(tmp_path / "other.png")
         assert decode(tmp_path / "other.png", 20, 20).shape == (3, 20, 20)
@@ -269,8 +269,8 @@ def test_photographs_are_turned_as_their_orientation_says(tmp_path, decoder, siz
         picture.save(tmp_path / "turned.png", exif=exif)
         picture.save(tmp_path / "turned.tif", exif=exif)
         for path in tmp_path.glob("turned.*"):
-            found = decode(path, 24, 30, decoder)
-            assert found.flags.c_contiguous and np.abs(found - expected).max() <= 8, (path, orientation)
+            result = decode(path, 24, 30, decoder)
+            assert result.flags.c_contiguous and np.abs(result - expected).max() <= 8, (path, orientation)
     picture.save(tmp_path / "damaged.jpg", quality=98, exif=b"Exif\0\0II*\0\x08\0\0\0\x05\0\x12\x01\x03\0")
     assert np.abs(decode(tmp_path / "damaged.jpg", 24, 30, decoder) - expected).max() <= 8
     program = (
@@ -325,7 +325,7 @@ def test_images_are_the_same_from_memory_and_from_the_cache(images, tmp_path):
 
 def test_training_is_bit_identical_however_images_are_loaded(images, tmp_path):
     """Check weights after two epochs, from memory and from the cache, serial and by overlapping tasks with slots."""
-    found = set()
+    result = set()
     for load, model, threads in (
         ("memory", "serial", 1),
         ("cache", "serial", 1),
@@ -340,8 +340,8 @@ def test_training_is_bit_identical_however_images_are_loaded(images, tmp_path):
             out = str(tmp_path / f"{load}-{model}-{augment}")
             run = config(images, tmp_path, load=load, model=model, threads=threads, augment=augment, out=out)
             summary = train(run, report=lambda line: None)
-            found.add((augment, summary.seeds[0].parameters_sha256, summary.seeds[0].test_loss))
-    assert len(found) == 2
+            result.add((augment, summary.seeds[0].parameters_sha256, summary.seeds[0].test_loss))
+    assert len(result) == 2
 
 
 def test_files_can_be_decoded_in_each_step(images, tmp_path, capsys):
@@ -417,15 +417,15 @@ def test_processes_killed_at_random_leave_a_cache_that_is_completed(images, tmp_
     kills = 0
     for moment in moments:
         before = there(tmp_path)
-        found = subprocess.run(
+        result = subprocess.run(
             [sys.executable, "-P", "-c", textwrap.dedent(program), str(moment)], capture_output=True, text=True
         )
-        if found.returncode == 0:
+        if result.returncode == 0:
             break
-        assert found.returncode == -signal.SIGKILL, found.stderr
+        assert result.returncode == -signal.SIGKILL, result.stderr
         assert before <= there(tmp_path) <= before + moment
         kills += 1
-    assert kills >= 4 and found.stdout.count("one") == COUNT - before
+    assert kills >= 4 and result.stdout.count("one") == COUNT - before
     assert packed_file(tmp_path).read_bytes() == whole.read_bytes()
     assert [path.suffix for path in (tmp_path / "cache").iterdir()] == [".packed"]
 
@@ -446,17 +446,17 @@ def test_processes_that_pack_together_wait_for_each_other(images, tmp_path):
     """
     command = [sys.executable, "-P", "-c", textwrap.dedent(program)]
     both = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(2)]
-    said = [process.communicate()[0] for process in both]
-    assert sum(text.count("one") for text in said) == COUNT
-    assert len({text.splitlines()[-1] for text in said}) == 1 and "sum" in said[0]
+    texts = [process.communicate()[0] for process in both]
+    assert sum(text.count("one") for text in texts) == COUNT
+    assert len({text.splitlines()[-1] for text in texts}) == 1 and "sum" in texts[0]
 
 
 def test_files_that_come_and_go_cost_their_own_decoding_alone(images, tmp_path, monkeypatch):
     """Check that a listing with other files keeps the images that both have, that what it adds lies behind them, and
     that who reads the images of the old listing keeps them."""
     listing = list_classes(images)
-    found = pack(listing, 32, 32, folder=tmp_path / "cache")
-    expected = [found.get(number) for number in range(COUNT)]
+    result = pack(listing, 32, 32, folder=tmp_path / "cache")
+    expected = [result.get(number) for number in range(COUNT)]
     content = packed_file(tmp_path).read_bytes()
     (images / listing.files[7]).unlink()
     Image.fromarray(np.full((50, 50, 3), 9, np.uint8)).save(images / "class-2" / "new.jpg")
@@ -468,7 +468,7 @@ def test_files_that_come_and_go_cost_their_own_decoding_alone(images, tmp_path, 
     for number, name in enumerate(changed.files):
         assert (later.get(number) == decode(images / name, 32, 32)).all()
     for number in range(COUNT):
-        assert (found.get(number) == expected[number]).all()
+        assert (result.get(number) == expected[number]).all()
 
 
 def test_images_that_fail_are_tried_again(images, tmp_path):
@@ -518,11 +518,11 @@ def test_flipped_bits_are_found(images, tmp_path):
         path.write_bytes(content)
         return pack(listing, 32, 32, folder=tmp_path / "cache")
 
-    found = with_flipped(len(good) - ENTRY.itemsize - 5)
+    result = with_flipped(len(good) - ENTRY.itemsize - 5)
     for number in range(COUNT - 1):
-        found.get(number)
+        result.get(number)
     with pytest.raises(UsageError, match=f"damaged: the pixels of '{listing.files[-1]}'.*delete it"):
-        found.get(COUNT - 1)
+        result.get(COUNT - 1)
     with pytest.raises(UsageError, match="is damaged"):
         load_data(f"folder:{images}", NETWORK, options(tmp_path))
     for byte in (3, 20, ENTRY.itemsize - 1):
@@ -612,8 +612,8 @@ def test_images_that_break_during_training_lose_nothing(images, tmp_path):
     with pytest.raises(UsageError, match="samples differ"):
         train(run, resume=True, report=lines.append)
     path.write_bytes(content)
-    found = train(run, resume=True, report=lines.append)
-    assert found.seeds[0].parameters_sha256 == whole.seeds[0].parameters_sha256
+    result = train(run, resume=True, report=lines.append)
+    assert result.seeds[0].parameters_sha256 == whole.seeds[0].parameters_sha256
 
 
 def test_splits_and_classes_without_a_readable_image_are_refused(images, tmp_path):

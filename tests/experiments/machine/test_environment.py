@@ -188,7 +188,7 @@ def test_disturbance_is_the_difference_of_two_readings(tmp_path):
 
 def test_crippling_variables_are_found():
     """Check that variables are told apart by what they do, and unrelated ones are left alone."""
-    found = {
+    result = {
         v["name"]: v["kind"]
         for v in read_variables(
             {
@@ -203,7 +203,7 @@ def test_crippling_variables_are_found():
             }
         )
     }
-    assert found == {
+    assert result == {
         "OPENBLAS_CORETYPE": "cripples",
         "OPENBLAS_L2_SIZE": "cripples",
         "OMP_NUM_THREADS": "threads",

@@ -126,8 +126,8 @@ def test_each_reason_has_its_level_and_remedy(case):
     environment, machine, level, named = copy.deepcopy(CASES[case])
     judgement = fitness.verdict(make_environment(**environment), make_machine(**machine))
     assert judgement["level"] == level
-    found = judgement["reasons"][0]
-    assert found["remedy"] and named in f"{found['reason']}; {found['remedy']}"
+    result = judgement["reasons"][0]
+    assert result["remedy"] and named in f"{result['reason']}; {result['remedy']}"
 
 
 @pytest.mark.parametrize(

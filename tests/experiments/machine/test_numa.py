@@ -108,22 +108,22 @@ def test_own_memory_is_read_back(tmp_path):
 
 def test_pages_of_arrays_are_counted_once(monkeypatch):
     """Check which pages the kernel is asked for: those of all arrays, shared ones once; and one that refuses."""
-    page, asked = os.sysconf("SC_PAGE_SIZE"), []
+    page, requested = os.sysconf("SC_PAGE_SIZE"), []
     memory = np.zeros(6 * page, np.uint8)
     start = -memory.ctypes.data % page
     arrays = [memory[start + 1 : start + page + 1], memory[start + page : start + 3 * page], memory[:0]]
 
     class Pages(Kernel):
         def syscall(self, number, pid, count, addresses, targets, states, flags):
-            asked.extend((ctypes.c_uint64 * count.value).from_address(addresses.value))
+            requested.extend((ctypes.c_uint64 * count.value).from_address(addresses.value))
             if not self.error:
                 (ctypes.c_int32 * count.value).from_address(states.value)[:] = [1, 0, -2]
 
-    for error, found in ((0, {"0": page, "1": page}), (1, {})):
+    for error, result in ((0, {"0": page, "1": page}), (1, {})):
         monkeypatch.setattr(numa.ctypes, "CDLL", Pages(error))
-        assert numa.bytes_by_node(arrays) == found
+        assert numa.bytes_by_node(arrays) == result
     first = memory.ctypes.data + start
-    assert asked == 2 * [first, first + page, first + 2 * page]
+    assert requested == 2 * [first, first + page, first + 2 * page]
     assert numa.bytes_by_node([]) == {}
 
 
@@ -160,6 +160,6 @@ def test_this_machines_nodes_are_those_of_its_kernel():
     assert nodes and {*numa.own_bytes_by_node(), *numa.bytes_by_node([np.ones(100_000)])} <= known
     pid = os.fork()
     if pid == 0:
-        said = [numa.set_memory_policy(policy, [nodes[0], 63]) for policy in numa.POLICIES]
-        os._exit(0 if all(text == "" or text.startswith("set_mempolicy: ") for text in said) else 1)
+        texts = [numa.set_memory_policy(policy, [nodes[0], 63]) for policy in numa.POLICIES]
+        os._exit(0 if all(text == "" or text.startswith("set_mempolicy: ") for text in texts) else 1)
     assert os.waitpid(pid, 0)[1] == 0

@@ -102,15 +102,15 @@ def test_a_curve_meets_caches_nodes_sockets_siblings_and_slower_cores(node, tmp_
 
 def test_places_that_there_are_not_are_refused(node):
     """Check one sentence each: no such place, a CPU outside the cpuset, too many threads, hidden caches, no pinning."""
-    for places, said in (
+    for places, text in (
         ("socket", "got 'socket'; did you mean 'sockets'"),
         ("0,0", "each once, such as 0-3,8, got '0,0'"),
         ("3-1", "got '3-1'"),
         ("", "got ''"),
     ):
-        with pytest.raises(UsageError, match=said):
+        with pytest.raises(UsageError, match=text):
             Placement(places=places)
-        with pytest.raises(UsageError, match=said):
+        with pytest.raises(UsageError, match=text):
             cpu_order(1, CPUS, root=node, places=places)
     with pytest.raises(UsageError, match="this process may use, 0-7, got 8-9 in 7-9; leave them out"):
         cpu_order(1, range(8), root=node, places="7-9")
@@ -132,10 +132,10 @@ def test_commands_refuse_places_in_one_sentence(command, capsys):
     usable = os.sched_getaffinity(0)
     strange = max(usable) + 1
     bind = ["--bind", "close"] if command == "train" else []
-    for places, said in (("sokets", "did you mean 'sockets'"), (str(strange), f"got {strange} in {strange}")):
+    for places, text in (("sokets", "did you mean 'sockets'"), (str(strange), f"got {strange} in {strange}")):
         assert main([*command.split(), "--places", places, *bind]) == 2
         error = capsys.readouterr().err.strip()
-        assert said in error and "Traceback" not in error
+        assert text in error and "Traceback" not in error
 
 
 def test_idle_threads_sleep_where_a_list_has_fewer_cpus_than_threads():

@@ -22,10 +22,10 @@ def row(model="taskiter", threads=2, repetition=0, overhead_s=20e-9, prepare_s=1
 
     def point(work):
         times = [16 * (work * UNIT_S + overhead_s) / threads] * 3
-        found = {"work": work, "mean_work": float(work), "num_tasks": 16}
-        return {**found, "iteration_times_s": times, "prepare_s": prepare_s}
+        result = {"work": work, "mean_work": float(work), "num_tasks": 16}
+        return {**result, "iteration_times_s": times, "prepare_s": prepare_s}
 
-    asked = {
+    requested = {
         "model": model,
         "threads": threads,
         "graph": GRAPH,
@@ -36,7 +36,7 @@ def row(model="taskiter", threads=2, repetition=0, overhead_s=20e-9, prepare_s=1
         "cpus": [*range(threads)],
         "interference": 0,
     }
-    found = {
+    result = {
         "parallel": threads,
         "disturbance": {"pressure_some_us": 20000},
         "wall_s": 1.0,
@@ -47,8 +47,8 @@ def row(model="taskiter", threads=2, repetition=0, overhead_s=20e-9, prepare_s=1
         "empty": point(0),
     }
     if "reason" in more:
-        return {"kind": "metg_failure", **asked, **more}
-    return {"kind": "metg", **asked, **found, **more}
+        return {"kind": "metg_failure", **requested, **more}
+    return {"kind": "metg", **requested, **result, **more}
 
 
 def table_of(rows):
@@ -124,8 +124,8 @@ def test_break_even_counts_replays_against_eager_tasks():
             row("openmp_tasks", reason="crash", message="lost"),
         ]
     )
-    found = {entry["model"]: entry["break_even"] for entry in table["results"]}
-    assert found == {"tasks": None, "taskiter": 20, "forkjoin": None, "openmp_tasks": None}
+    result = {entry["model"]: entry["break_even"] for entry in table["results"]}
+    assert result == {"tasks": None, "taskiter": 20, "forkjoin": None, "openmp_tasks": None}
     text = format_table(table)
     assert "crash: lost" in text and "fft, 4 x 4 tasks" in text
 

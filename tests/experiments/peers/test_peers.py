@@ -33,15 +33,15 @@ PEERS = ("serial", "forkjoin", "taskiter", "torch", "torch:mode=compile")
 def test_the_fastest_program_on_as_many_threads_is_the_reference():
     """Check the answers and the figure: each of our models on most threads, against the faster mode of PyTorch."""
     sweep = sweep_of(synthetic_rows(models=PEERS, repeats=12))
-    found = [row for row in answers(sweep) if row["against"] == "peers"]
-    assert [(row["model"], row["reference"], row["threads"]) for row in found] == [
+    result = [row for row in answers(sweep) if row["against"] == "peers"]
+    assert [(row["model"], row["reference"], row["threads"]) for row in result] == [
         ("forkjoin", "torch", 2),
         ("taskiter", "torch", 2),
     ]
-    assert all(row["verdict"] in ("faster", "slower") and row["usable"] for row in found)
+    assert all(row["verdict"] in ("faster", "slower") and row["usable"] for row in result)
     (axis,) = figures.draw(sweep, "peers").axes
     drawn = [line.get_xdata()[0] for line in axis.lines if line.get_marker() not in ("None", "")]
-    assert sorted(drawn) == pytest.approx(sorted(1 / row["ratio"] for row in found))
+    assert sorted(drawn) == pytest.approx(sorted(1 / row["ratio"] for row in result))
     assert not any(row["against"] == "peers" for row in answers(sweep_of(synthetic_rows(repeats=5))))
 
 
@@ -52,10 +52,10 @@ def test_an_answer_that_is_not_near_ours_is_a_failure():
     assert differences([], []) == [math.inf]
     ours = msgspec.structs.replace(ours, answer=[2.3, 2.0, 1.5])
     for answer, wrong in (([2.3, 2.0, 1.49], ""), ([2.3, 2.1, 1.5], "in number 1 by 0.048"), ([2.3], "has 1 numbers")):
-        found = check_near_answer(msgspec.structs.replace(theirs, answer=answer), ours, first_disagreement)
-        assert isinstance(found, FailureRow) == bool(wrong)
+        result = check_near_answer(msgspec.structs.replace(theirs, answer=answer), ours, first_disagreement)
+        assert isinstance(result, FailureRow) == bool(wrong)
         if wrong:
-            assert found.reason == "answer" and wrong in found.message
+            assert result.reason == "answer" and wrong in result.message
     later = [*ours.answer, *[1.0] * 7], [*ours.answer, *[1.1] * 7]  # drifted apart by rounding
     long = msgspec.structs.replace(ours, answer=later[0])
     drifted = msgspec.structs.replace(theirs, answer=later[1])

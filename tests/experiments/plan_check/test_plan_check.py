@@ -250,8 +250,8 @@ def test_a_sweep_refuses_and_no_check_lets_pass(program, capsys):
     """Check exit code, folder and rows of `compare` on a graph that declares a write in place of an update."""
     command = ["compare", "--network", "mine.py:graph(kernel='accumulate')", *QUICK, "--out", "out"]
     assert main(command) == 4
-    said = capsys.readouterr().err.splitlines()
-    assert said[-1].startswith("forktask: error: ") and sum("checking mine.py" in line for line in said) == 1
+    texts = capsys.readouterr().err.splitlines()
+    assert texts[-1].startswith("forktask: error: ") and sum("checking mine.py" in line for line in texts) == 1
     assert not (program / "out").exists()
     assert main([*command, "--no-check"]) == 0
     rows = read_results(program / "out").of(SampleRow)

@@ -48,9 +48,9 @@ def test_parquet_is_the_csv(folder):
 def test_extra_p_has_a_point_for_each_number_of_threads_and_batch(folder):
     """Check parameters, call paths, points and values."""
     (path,) = export_folder(folder, ["extra-p"])
-    found = json.loads(path.read_text())
-    assert found["parameters"] == ["threads", "batch"]
-    entries = found["measurements"]["taskiter"]["time"]
+    result = json.loads(path.read_text())
+    assert result["parameters"] == ["threads", "batch"]
+    entries = result["measurements"]["taskiter"]["time"]
     assert [entry["point"] for entry in entries] == [[1, 16], [1, 64], [2, 16], [2, 64]]
     assert all(len(entry["values"]) == 10 for entry in entries)
 

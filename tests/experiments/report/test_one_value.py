@@ -61,11 +61,11 @@ class Numbers:
 
 def tables_of(report):
     """The rows of a report's tables, by the tables' names."""
-    found = {report.answers.name: list(report.answers.rows)}
+    result = {report.answers.name: list(report.answers.rows)}
     for section in report.sections:
         for table in section.tables:
-            found.setdefault(table.name, []).extend(table.rows)
-    return found
+            result.setdefault(table.name, []).extend(table.rows)
+    return result
 
 
 def collect(sweep):
@@ -347,9 +347,9 @@ def test_equal_names_have_equal_values_in_a_real_sweep(tmp_path, capsys):
     assert main([*words.split(), "--out", str(out)]) == 0
     assert len(capsys.readouterr().out.splitlines()) <= 40
     results = read_results(out)
-    found = Counter(type(row).__struct_config__.tag for row in results.rows)
+    result = Counter(type(row).__struct_config__.tag for row in results.rows)
     once, each = ("run", "machine", "plan", "rounds"), ("sample", "profile", "trace")
-    assert found == {"session": 1} | dict.fromkeys(once, 1) | dict.fromkeys(each, 4)
+    assert result == {"session": 1} | dict.fromkeys(once, 1) | dict.fromkeys(each, 4)
     assert len({row.weights_hash for row in results.of(SampleRow)}) == 1
     processes = [{(row.model, row.pid) for row in results.of(kind)} for kind in (SampleRow, ProfileRow)]
     assert processes[0] == processes[1]

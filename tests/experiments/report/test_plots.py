@@ -381,8 +381,8 @@ def test_ratios_over_hand_overs_show_near_and_far_cpus():
             row |= {name: [1.5 * s for s in row[name]] for name in ("short_times_s", "long_times_s")}
             row["step_time_s"] *= 1.5
     sweep = sweep_of([*rows, *far])
-    found = figures.FIGURES["handover"].rows_of(sweep, plan_id)
-    assert len(found) == 2 * 9 and {row["left_out"] for row in found if row["handover_s"] > 1e-7} == {True}
+    result = figures.FIGURES["handover"].rows_of(sweep, plan_id)
+    assert len(result) == 2 * 9 and {row["left_out"] for row in result if row["handover_s"] > 1e-7} == {True}
     (axis,) = figures.draw(sweep, "handover").axes
     hollow = [line for line in axis.lines if line.get_linestyle() == "None" and line.get_markerfacecolor() == "white"]
     places = [round(float(x), 6) for line in hollow for x in line.get_xdata()]
@@ -434,12 +434,12 @@ def test_fonts_follow_the_style_of_the_user(two):
 
 def test_texts_are_as_wide_as_they_were_laid_out(two):
     """Check that a figure that a program saves, outside of the settings in which it was drawn, has the same pixels."""
-    figure, found = figures.draw(two, column="single"), []
+    figure, result = figures.draw(two, column="single"), []
     for settings in (nullcontext(), in_style()):
         with settings:
             figure.savefig(file := io.BytesIO(), format="png", dpi=100)
-        found.append(file.getvalue())
-    assert found[0] == found[1]
+        result.append(file.getvalue())
+    assert result[0] == result[1]
 
 
 def test_a_forest_has_the_ratios_of_all_contestants(two):
@@ -464,9 +464,9 @@ def test_bounds_that_coincide_are_one_line_and_have_intervals():
         {"threads": n, **{f"{b}_speedup{e}": n * f * part for b, f in factors.items() for e, part in ends.items()}}
         for n in (2, 1)
     ]
-    found, styles = bound_rows(pd.DataFrame(rows), parse_models(["forkjoin", "tasks", "taskiter", "gpu_forkjoin"]))
+    result, styles = bound_rows(pd.DataFrame(rows), parse_models(["forkjoin", "tasks", "taskiter", "gpu_forkjoin"]))
     assert [*styles] == ["bounds: area, span, cycle\nmean", "fork-join bound", "Brent's bound"]
-    join = found[found["model"] == "fork-join bound"]
+    join = result[result["model"] == "fork-join bound"]
     assert join["x"].tolist() == [1, 2] and join["low"].tolist() == pytest.approx([0.72, 1.44])
     _, styles = bound_rows(pd.DataFrame(rows), parse_models(["tasks:taskwait=loop"]))
     assert [*styles] == ["area bound", "fork-join bound"]

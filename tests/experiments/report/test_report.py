@@ -266,15 +266,15 @@ def test_answers_are_those_of_the_tables():
     models = ("serial", "forkjoin", "forkjoin:again=1", "tasks", "taskgraph", "taskiter")
     sweep = sweep_of(synthetic_rows(models=models, repeats=9))
     (plan_id,) = sweep.plan_ids()
-    found = answers(sweep)
+    result = answers(sweep)
     expected = [("forkjoin:again=1", "forkjoin"), *((m, "forkjoin") for m in models[3:])]
     expected += [("taskgraph", "tasks"), ("taskiter", "taskgraph"), ("forkjoin", "serial")]
-    assert [(row["model"], row["reference"]) for row in found] == expected
-    assert [row["against"] for row in found] == ["forkjoin"] * 4 + [""] * 3
+    assert [(row["model"], row["reference"]) for row in result] == expected
+    assert [row["against"] for row in result] == ["forkjoin"] * 4 + [""] * 3
     again = "forkjoin, again (A/A)"  # the same words in the forest plot and in all legends and tables
-    assert found[0]["label"] == model_label(parse_model("forkjoin:again=1")) == again
+    assert result[0]["label"] == model_label(parse_model("forkjoin:again=1")) == again
     assert again in [text.get_text() for text in figures.draw(sweep).axes[0].get_yticklabels()]
-    for row in found:
+    for row in result:
         theirs = 1 if row["reference"] == "serial" else 2
         times = [
             sweep.typical_time((plan_id, row["model"], 2)),

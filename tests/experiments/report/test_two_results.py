@@ -17,14 +17,14 @@ def test_two_folders_meet_in_the_plan_that_they_share(tmp_path, capsys):
     second = write_rows(tmp_path / "b", rows)
     out = tmp_path / "figure.svg"
     assert main(["report", str(first), "--against", str(second), "--json", "--file", str(out)]) == 0
-    found = json.loads(capsys.readouterr().out)
-    assert found["differing"] == []
-    of = {(row["model"], row["threads"]): row for row in found["rows"]}
+    result = json.loads(capsys.readouterr().out)
+    assert result["differing"] == []
+    of = {(row["model"], row["threads"]): row for row in result["rows"]}
     assert of["serial", 1]["ratio"] == pytest.approx(2.0, rel=0.05)
     assert of["taskiter", 2]["second_s"] is None and of["taskiter", 4]["first_s"] is None
-    assert all("Example CPU 9000" in text and "235 GFLOP/s" in text for text in found["machines"])
+    assert all("Example CPU 9000" in text and "235 GFLOP/s" in text for text in result["machines"])
     assert out.read_text().startswith("<?xml") and "not measured in turn" in out.with_suffix(".txt").read_text()
-    assert all(row["usable"] for row in found["rows"])
+    assert all(row["usable"] for row in result["rows"])
     assert main(["report", str(first), "--against", str(second), "--file", str(out)]) == 0
     assert "no interval" in capsys.readouterr().out
 
@@ -39,9 +39,9 @@ def test_what_one_folder_cannot_use_neither_can_both(tmp_path):
             row |= {name: [factor * time for time in row[name]] for name in ("short_times_s", "long_times_s")}
             row["step_time_s"] *= factor
     second = write_rows(tmp_path / "b", rows)
-    found = compare_folders(first, second, str(tmp_path / "figure.svg"))
-    assert [(r["model"], r["threads"]) for r in found["rows"] if not r["usable"]] == [("taskiter", 2)]
-    lines = [line for line in format_comparison(found).splitlines() if line.startswith("taskiter")]
+    result = compare_folders(first, second, str(tmp_path / "figure.svg"))
+    assert [(r["model"], r["threads"]) for r in result["rows"] if not r["usable"]] == [("taskiter", 2)]
+    lines = [line for line in format_comparison(result).splitlines() if line.startswith("taskiter")]
     assert [line.split()[-1] == "no" for line in lines] == [False, True]
 
 

@@ -173,14 +173,14 @@ def test_changed_files_are_refused_or_read(kind, data, tmp_path):
 def rows(tmp_path_factory):
     """Rows of a folder that every command can read: one of each kind at least, but for those of a GPU and of metg."""
     folder, _ = results_folder(tmp_path_factory.mktemp("results"))
-    found = [json.loads(line) for line in (folder / "samples.jsonl").read_text().splitlines()]
-    plan = next(row for row in found if row["kind"] == "plan")
+    result = [json.loads(line) for line in (folder / "samples.jsonl").read_text().splitlines()]
+    plan = next(row for row in result if row["kind"] == "plan")
     capacity = {"kind": "capacity", "repetition": 0, "capacity": {"2": 1.9}}
     failure = {"kind": "failure", "model": "joblib", "threads": 2, "plan_id": plan["plan_id"], "config_id": "f"}
     failure |= {"reason": "timeout", "message": "too long"}
     rounds = {"kind": "rounds", "plan_id": plan["plan_id"]}
     session = {"kind": "session", "node": NODE, "generations": 9}
-    return [completed(row) for row in (*found, rounds, capacity, failure, session, trace_row(plan["plan_id"]))]
+    return [completed(row) for row in (*result, rounds, capacity, failure, session, trace_row(plan["plan_id"]))]
 
 
 def one_of_each(rows):
@@ -245,9 +245,9 @@ def test_damaged_rows_are_one_sentence_of_every_command(command, rows, tmp_path,
     before = (tmp_path / "samples.jsonl").read_bytes()
     name, *options = command.split()
     assert main([name, str(tmp_path), *options, *([str(tmp_path)] if "--against" in options else [])]) == 2
-    said = capsys.readouterr().err
-    assert said.count("\n") == 1 and "Expected `object`, got `str`" in said
-    assert f"{tmp_path / 'samples.jsonl'}" in said and f"line {number + 1} " in said and "disturbance" in said
+    text = capsys.readouterr().err
+    assert text.count("\n") == 1 and "Expected `object`, got `str`" in text
+    assert f"{tmp_path / 'samples.jsonl'}" in text and f"line {number + 1} " in text and "disturbance" in text
     assert (tmp_path / "samples.jsonl").read_bytes() == before
 
 
@@ -276,8 +276,8 @@ def test_lists_of_a_row_belong_together(kind, damage, rows, tmp_path, capsys):
     read_results(tmp_path)
     write_rows(tmp_path, [*rows[:number], {**rows[number], **damage}, *rows[number + 1 :]])
     assert main(["report", str(tmp_path)]) == 2
-    said = capsys.readouterr().err
-    assert said.count("\n") == 1 and f"line {number + 1} is not" in said
+    text = capsys.readouterr().err
+    assert text.count("\n") == 1 and f"line {number + 1} is not" in text
 
 
 def test_a_folder_without_a_row_is_one_sentence(tmp_path, capsys):

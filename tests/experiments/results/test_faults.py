@@ -137,9 +137,9 @@ def test_a_full_disk_keeps_every_row(room, tmp_path):
 def test_faults_after_measuring(command, cases, tmp_path):
     """Check the last seconds of a command: samples are measured once by each start, and the same command comes to its
     end."""
-    *found, last = run_with_faults(tmp_path, [*((command, *case) for case in cases), (command,)])
-    for (place, _, fault), (code, said) in zip(cases, found, strict=True):
-        check_said(fault, code, said, place)
+    *result, last = run_with_faults(tmp_path, [*((command, *case) for case in cases), (command,)])
+    for (place, _, fault), (code, text) in zip(cases, result, strict=True):
+        check_said(fault, code, text, place)
     assert last[0] == 0
     (rows,) = (tmp_path / "results").glob("*.jsonl")
     kinds = [json.loads(line)["kind"] for line in rows.read_text().splitlines()]
@@ -159,14 +159,14 @@ def test_faults_in_training(tmp_path):
     calls = [(f"{train} whole",)]
     for number, (place, times, fault) in enumerate(cases):
         calls += [(f"{train} {number}", place, times, fault), (f"{train} {number}",), (f"{train} {number} --resume",)]
-    whole, *found = run_with_faults(tmp_path, calls)
+    whole, *result = run_with_faults(tmp_path, calls)
     assert whole[0] == 0, whole
 
     def weights(name):
         return json.loads((tmp_path / name / "summary.json").read_text())["seeds"][0]["parameters_sha256"]
 
     for number, (place, times, fault) in enumerate(cases):
-        faulty, again, resumed = found[3 * number : 3 * number + 3]
+        faulty, again, resumed = result[3 * number : 3 * number + 3]
         # The same command begins anew where no epoch was kept, and names --resume where one was, as the fault does.
         kept = times == 2 or place == "summary.json"
         remedy = f"make room and go on with: forktask train --resume --out {number}" if kept else "same command again"

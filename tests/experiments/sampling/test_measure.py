@@ -55,15 +55,15 @@ def test_iterations_go_on_where_the_last_run_ended():
 
 def turns(stepper, pass_time_s, turn_s, count=3):
     """What a process says when it is ready, its turns, and the number of their steps."""
-    said = []
+    texts = []
     requests = iter([{"long_first": bool(n % 2)} for n in range(count)] + [None])
 
     def respond(answer):
-        said.append(answer)
+        texts.append(answer)
         return next(requests)
 
     steps = converse(take_turns(stepper, pass_time_s, turn_s), respond)
-    return said[0], said[1:], steps
+    return texts[0], texts[1:], steps
 
 
 @pytest.mark.parametrize("stride", [1, 3])
@@ -160,7 +160,7 @@ JOB = {"kind": "sample", "cpus": None, "check_iterations": 20, "turn_s": 0.01, "
 def sample_of(job, bound):
     """A sample with two turns, taken in this process."""
     requests = iter([{}, {"long_first": True}, {"long_first": False}, None])
-    return converse(measure_sample({**job, "model": parse_model(job["model"])}, bound), lambda said: next(requests))
+    return converse(measure_sample({**job, "model": parse_model(job["model"])}, bound), lambda text: next(requests))
 
 
 @pytest.mark.two_cpus
@@ -171,16 +171,16 @@ def test_a_sample_holds_the_conduct_of_its_model(monkeypatch):
     )
     plan = task_bench("stencil_1d", 4, 8, kernel="compute", work=500)
     job = {**JOB, "threads": 2, "cpus": sorted(os.sched_getaffinity(0))[:2]}
-    found = {
+    result = {
         model: sample_of({**job, "model": model}, bind(plan))
         for model in ("forkjoin", "taskiter", "tasks:preemption=swap")
     }
-    forkjoin, taskiter, swapping = (row["conduct"] for row in found.values())
+    forkjoin, taskiter, swapping = (row["conduct"] for row in result.values())
     assert forkjoin["caller_executes"] and forkjoin["idle_runtime"] == "libgomp"
     assert not taskiter["caller_executes"] and taskiter["spin_ns"] > 0
     assert [conduct["preemption"] for conduct in (forkjoin, taskiter, swapping)] == ["stay", "stay", "swap"]
-    assert [found[model]["cpu_swaps"] for model in ("forkjoin", "taskiter")] == [0, 0]
-    assert found["tasks:preemption=swap"]["cpu_swaps"] >= 0
+    assert [result[model]["cpu_swaps"] for model in ("forkjoin", "taskiter")] == [0, 0]
+    assert result["tasks:preemption=swap"]["cpu_swaps"] >= 0
 
 
 def test_a_sample_has_all_fields_and_equal_hashes_over_models(monkeypatch):

@@ -76,14 +76,14 @@ def test_overlap_agrees_with_counting():
     plan, rng = plan_of(*PHASES), np.random.default_rng(5)
     for _ in range(20):
         events = [(int(a), int(a + rng.integers(1, 40)), task, task) for task, a in enumerate(rng.integers(0, 90, 8))]
-        found = phases_beside(log(*events), plan, 1)
+        result = phases_beside(log(*events), plan, 1)
         busy_ns = {name: [] for name in PHASES}
         for start, stop, task, _ in events:
             busy_ns[PHASES[task // 2]] += range(start, stop)
         for name in PHASES:
             for other in PHASES:
                 expected = 0 if name == other else sum(ns in busy_ns[other] for ns in busy_ns[name])
-                assert found[name].get(other, 0.0) == pytest.approx(expected * 1e-9, abs=1e-15)
+                assert result[name].get(other, 0.0) == pytest.approx(expected * 1e-9, abs=1e-15)
 
 
 MODELS = [

@@ -210,12 +210,12 @@ def test_false_alarms_of_the_whole_procedure():
 @pytest.mark.parametrize("slowdown, least", [(0.1, 19), (2.0, 20), (999.0, 20)])
 def test_power_of_the_whole_procedure(slowdown, least):
     """Check that a slowdown is found, and a gross one always: on 20 made-up machines."""
-    found = 0
+    result = 0
     for seed in range(20):
         machine = FakeMachine({"slow": 1 + slowdown, "fast": 1.0}, noise=0.03, seed=seed)
         slower = (Side("slow", 2, PLAN), Side("fast", 2, PLAN))
-        found += run(machine, sides=slower, budget_s=60).verdict == FAIL
-    assert found >= least
+        result += run(machine, sides=slower, budget_s=60).verdict == FAIL
+    assert result >= least
 
 
 class HeavyTails(random.Random):

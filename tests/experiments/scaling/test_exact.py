@@ -54,8 +54,8 @@ def test_nothing_to_say():
 )
 def test_each_failure_is_said(change, said):
     """Check that each fault of one model gives one sentence."""
-    found = exact.failures([fact("serial", 1), fact(**change)], GRAPH)
-    assert len(found) == 1 and re.search(said, found[0])
+    result = exact.failures([fact("serial", 1), fact(**change)], GRAPH)
+    assert len(result) == 1 and re.search(said, result[0])
 
 
 def test_allocations_of_others_are_not_ours():
@@ -75,8 +75,8 @@ def test_graph_changes_name_the_loop():
     stored = copy.deepcopy(GRAPH)
     stored["edges"] = 5
     stored["loops"] = {"f": {"blocks": 4, "edges": 9}, "g": {"blocks": 1, "edges": 0}}
-    found = [line.partition(": ")[2] for line in exact.failures([fact("serial", 1)], stored)]
-    assert found == ["edges 5 -> 3", "loop f: edges 9 -> 7", "loop g is gone"]
+    result = [line.partition(": ")[2] for line in exact.failures([fact("serial", 1)], stored)]
+    assert result == ["edges 5 -> 3", "loop f: edges 9 -> 7", "loop g is gone"]
 
 
 def test_allocations_are_a_slope():

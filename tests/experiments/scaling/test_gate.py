@@ -125,9 +125,9 @@ def test_a_clone_of_another_owner_is_named(repository, machine, capsys, monkeypa
     monkeypatch.setenv("GIT_CONFIG_GLOBAL", os.devnull)
     monkeypatch.setenv("GIT_CONFIG_NOSYSTEM", "1")
     assert main(COMMAND) == 2
-    said = capsys.readouterr().err
-    assert "dubious ownership" in said and "; call: git config --global --add safe.directory" in said
-    assert "go to a clone" not in said and said.count("\n") == 1
+    text = capsys.readouterr().err
+    assert "dubious ownership" in text and "; call: git config --global --add safe.directory" in text
+    assert "go to a clone" not in text and text.count("\n") == 1
 
 
 def test_a_real_sample_comes_from_the_installation(tmp_path):

@@ -31,8 +31,8 @@ def results_folder(
     path, *, batch=16, block_s=None, models=("serial", "forkjoin", "taskiter"), machine=MACHINE, **options
 ):
     """Write a folder of `cifar10_cnn`, whose blocks take `block_s(loop, block)` seconds, 20 us by default."""
-    asked = {"network": "cifar10_cnn", "batch": batch, "phase": "train", "granularity": "images=4", **options}
-    row = plan_row("p0", {**PlanOptions().as_dict(), **asked})
+    requested = {"network": "cifar10_cnn", "batch": batch, "phase": "train", "granularity": "images=4", **options}
+    row = plan_row("p0", {**PlanOptions().as_dict(), **requested})
     plan = lower(**row.options)
     times = {}
     for loop in plan.loops:

@@ -75,11 +75,11 @@ def test_fork_join_equals_its_exact_bound(seed, threads, schedule):
 
 def greedy_makespans(predecessors, seconds, threads):
     """All makespans of schedules in which no worker idles while a task is ready."""
-    n, found = len(seconds), set()
+    n, result = len(seconds), set()
 
     def go(now, running, done, started):
         if len(done) == n:
-            found.add(now)
+            result.add(now)
             return
         ready = [t for t in range(n) if t not in started and predecessors[t] <= done]
         free = min(threads - len(running), len(ready))
@@ -90,7 +90,7 @@ def greedy_makespans(predecessors, seconds, threads):
             go(at, {t: e for t, e in busy.items() if t not in ended}, done | ended, started | set(chosen))
 
     go(0, {}, frozenset(), frozenset())
-    return found
+    return result
 
 
 @given(st.integers(0, 10**6), st.integers(1, 3))
@@ -195,10 +195,10 @@ def test_a_worker_runs_another_task_while_a_lock_is_held():
     blocks = [((), (), (int(lock),)) for lock in random.integers(0, 3, 24)]
     plan, seconds = plan_of(blocks[:12], blocks[12:]), random.integers(1, 9, 24)
     for model, threads in itertools.product(MODELS, (2, 5)):
-        found = simulate(Subject(plan, seconds.astype(float)), model, threads, keep_schedule=True).schedule
+        result = simulate(Subject(plan, seconds.astype(float)), model, threads, keep_schedule=True).schedule
         for lock in range(3):
             own = [task for task, block in enumerate(blocks) if block[2] == (lock,)]
-            spans = sorted((found["start"][k, t], found["finish"][k, t]) for k in range(2) for t in own)
+            spans = sorted((result["start"][k, t], result["finish"][k, t]) for k in range(2) for t in own)
             assert all(end <= start for (_, end), (start, _) in itertools.pairwise(spans)), (model, threads)
 
 

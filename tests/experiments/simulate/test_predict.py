@@ -63,9 +63,9 @@ def test_the_command_prints_a_table_and_draws_a_figure(folder, tmp_path, capsys)
     )
     arguments = ["--machine", str(other), "--models", "taskiter", "--threads", "64", "--json", "--file", str(out)]
     assert main(["simulate", str(folder), *arguments]) == 0
-    found = json.loads(capsys.readouterr().out)
-    assert found["machine"] == "64 cores"
-    assert [(r["model"], r["threads"], r["measured_s"], r["far"]) for r in found["rows"]] == [
+    result = json.loads(capsys.readouterr().out)
+    assert result["machine"] == "64 cores"
+    assert [(r["model"], r["threads"], r["measured_s"], r["far"]) for r in result["rows"]] == [
         ("taskiter", 64, None, False)
     ]
 

@@ -197,12 +197,12 @@ def test_times_of_stages_add_up_and_time_to_accuracy_is_a_median(file):
     drawn, _ = drawn_figure(results, "by_batch", "single")
     joined, points, crosses = (line.get_ydata() for line in drawn.axes[1].lines[:3])
     assert np.isnan(joined).all() and points[0] == crosses[0] == 1.0  # a line leads to no point that is crossed out
-    said = tables.disturbance_warnings(results, rows)
-    assert "(3 epochs)" in said[0] and "do not use" in said[1]
+    text = tables.disturbance_warnings(results, rows)
+    assert "(3 epochs)" in text[0] and "do not use" in text[1]
     history = results.done()[0][1].stages[0].history
     history[0] = msgspec.structs.replace(history[0], disturbance={**history[0].disturbance, "throttled_us": 1.5e6})
-    said = tables.disturbance_warnings(results, rows)
-    assert said[0].startswith("The CPU quota stopped this container for 1.50 s") and said[1].startswith(
+    text = tables.disturbance_warnings(results, rows)
+    assert text[0].startswith("The CPU quota stopped this container for 1.50 s") and text[1].startswith(
         "The CPU quota or"
     )
     assert rows[0]["time_to_0.05"] == 4.0 and np.isnan(rows[0]["time_to_1"])
@@ -349,9 +349,9 @@ def test_a_title_has_the_threads_of_all_models(tmp_path):
     path.write_text('[train]\nnetwork = "lenet5"\ndata = "digits"\nmodel = ["serial", "forkjoin"]\nthreads = 2\n')
     study = read_study(path)
     found = [(run, None) for run in study.trainings()]
-    for shown, said in ((found, " (serial: 1)"), (found[1:], "")):
+    for shown, text in ((found, " (serial: 1)"), (found[1:], "")):
         drawn = SimpleNamespace(study=study, found=shown)
-        assert figures.title(drawn) == f"lenet5, digits, batch 32, 2 threads{said}"
+        assert figures.title(drawn) == f"lenet5, digits, batch 32, 2 threads{text}"
 
 
 def test_a_small_study_says_what_it_leaves_out(tmp_path, capsys):
@@ -381,8 +381,8 @@ def test_shipped_studies_run(name, tmp_path, monkeypatch, capsys):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     study = read_study(given_or_shipped(name))
     assert len(study.how_to_read) > 100 and len(study.quick().trainings()) <= len(study.trainings())
-    asked = ("network", "batch", "load")  # a small form keeps what the file is about
-    assert [study.quick().axes.get(axis) for axis in asked] == [study.axes.get(axis) for axis in asked]
+    requested = ("network", "batch", "load")  # a small form keeps what the file is about
+    assert [study.quick().axes.get(axis) for axis in requested] == [study.axes.get(axis) for axis in requested]
     if any(model.startswith("gpu_") for model in study.axes.get("model", ())):
         assert main(["run", name, "--quick", "--dry-run"]) == 0
         assert "model gpu_taskiter" in capsys.readouterr().out

@@ -108,8 +108,8 @@ def test_what_cannot_fit_is_refused_before_it_is_lowered(monkeypatch, capsys, tm
         monkeypatch.setattr(module, "lower", lambda **_: pytest.fail("lowered"))
     assert main(["plan", "--network", "gpt2_small", "--batch", "65536", "--memory-limit", "1GiB", "--json"]) == 0
     (row,) = json.loads(capsys.readouterr().out)["plans"]
-    said = r"needs at least .*, the memory limit is 1 GiB; no batch above (\d+) fits"
-    batch = int(re.search(said, row["failure"])[1])
+    text = r"needs at least .*, the memory limit is 1 GiB; no batch above (\d+) fits"
+    batch = int(re.search(text, row["failure"])[1])
     alone, sample = least_bytes(get_network("gpt2_small"), PlanOptions(batch=1))
     assert alone + batch * sample <= 2**30 < alone + (batch + 1) * sample
     assert main(["plan", "--network", "gpt2_small", "--batch", "65536", "--memory-limit", "1GiB"]) == 0
@@ -170,10 +170,10 @@ def test_a_plan_is_described(capsys):
     assert main([*command, "--json"]) == 0
     (row,) = json.loads(capsys.readouterr().out)["plans"]
     plan = lower("lenet5", batch=2)
-    phases = {found["phase"]: found for found in row["phases"]}
+    phases = {result["phase"]: result for result in row["phases"]}
     assert {*phases} == {loop.phase for loop in plan.loops}
     for name, total in (("loops", len(plan.loops)), ("tasks", plan.num_tasks), ("flops", plan.flops)):
-        assert sum(found[name] for found in phases.values()) == pytest.approx(total)
+        assert sum(result[name] for result in phases.values()) == pytest.approx(total)
     assert row["planned"] == planned_bytes(plan, 1)
     assert main(command) == 0
     lines = capsys.readouterr().out.splitlines()

@@ -43,9 +43,9 @@ def test_the_reference_is_fork_join_in_all_its_forms(monkeypatch):
     monkeypatch.setattr(models.glob, "glob", lambda pattern: [])
     alone = parse_models(["serial", "reference", "forkjoin:region=persistent"])
     assert len(alone) == 1 + 2 * (1 + 2 * 3) and {spec.name for spec in alone} == {"serial", "forkjoin"}
-    found = {tuple(spec.option(name) for name in ("region", "schedule", "chunk_size")) for spec in alone[1:]}
-    assert {("loop", "static", 0), ("persistent", "dynamic", 2), ("loop", "guided", 8)} <= found
-    assert not any(schedule == "static" and chunk for _, schedule, chunk in found)
+    result = {tuple(spec.option(name) for name in ("region", "schedule", "chunk_size")) for spec in alone[1:]}
+    assert {("loop", "static", 0), ("persistent", "dynamic", 2), ("loop", "guided", 8)} <= result
+    assert not any(schedule == "static" and chunk for _, schedule, chunk in result)
     monkeypatch.setattr(models.glob, "glob", lambda pattern: ["/usr/lib/libomp.so.5"])
     assert len(parse_models(["reference"])) == 2 * (len(alone) - 1)
 
@@ -74,8 +74,8 @@ def test_what_is_wrong_and_what_is_known_is_said(text, names):
 def test_a_model_that_was_not_built_is_refused_with_a_remedy(monkeypatch):
     """Check that what to install is said, and what there is."""
     monkeypatch.setattr(type(MODELS["serial"]), "is_built", property(lambda model: model.name != "starpu"))
-    said = r"^forktask must be built with the library of model 'starpu', and was built without; install the library "
-    with pytest.raises(UsageError, match=said + r"\(.*\), then forktask again, or take one of serial, forkjoin"):
+    text = r"^forktask must be built with the library of model 'starpu', and was built without; install the library "
+    with pytest.raises(UsageError, match=text + r"\(.*\), then forktask again, or take one of serial, forkjoin"):
         parse_models(["starpu"])
 
 
@@ -149,5 +149,5 @@ def test_a_model_whose_library_cannot_be_loaded_is_not_there(monkeypatch):
 def test_outside_stands_for_the_runtimes_of_others_that_are_here(monkeypatch):
     """Check that it names the built ones alone, next to models that are named, and joblib not."""
     monkeypatch.setattr(type(MODELS["serial"]), "is_built", property(lambda model: model.name not in ("tbb", "ompss2")))
-    found = [spec.name for spec in parse_models(["taskiter", "outside"])]
-    assert found == ["taskiter", "openmp_tasks", "taskflow", "starpu"]
+    result = [spec.name for spec in parse_models(["taskiter", "outside"])]
+    assert result == ["taskiter", "openmp_tasks", "taskflow", "starpu"]

@@ -98,8 +98,8 @@ def test_a_graph_of_ones_own_is_described_and_drawn(program, capsys):
     """Check a function that returns a graph: no network, but a plan with loops and a picture."""
     words = ["plan", "--network", "nets.py:graph(grain=16)", "--graph", "own.svg"]
     assert main([*words, "--json"]) == 0
-    found = json.loads(capsys.readouterr().out)
-    assert found["network"] == {"name": words[2]} and found["plans"][0]["phases"][0]["loops"] > 0
+    result = json.loads(capsys.readouterr().out)
+    assert result["network"] == {"name": words[2]} and result["plans"][0]["phases"][0]["loops"] > 0
     assert main(words) == 0
     assert words[2] in capsys.readouterr().out and (program / "own.svg").exists()
 
@@ -148,8 +148,8 @@ def test_arguments_of_a_graph_are_axes(program, capsys):
     assert main(["run", "grain.toml", "--out", "swept"]) == 0, capsys.readouterr().err
     capsys.readouterr()
     assert main(["report", "swept", "--all"]) == 0
-    said = capsys.readouterr().out
-    assert "Along grain: " in said and "nets.py:graph, grain 32; 2 tasks in 1 loops" in said and "batch" not in said
+    text = capsys.readouterr().out
+    assert "Along grain: " in text and "nets.py:graph, grain 32; 2 tasks in 1 loops" in text and "batch" not in text
     measured = read_results(program / "swept")
     plans = [(row.network, row.num_tasks, row.plan_id) for row in measured.of(PlanRow)]
     assert [plan[:2] for plan in plans] == [("nets.py:graph(grain=16)", 4), ("nets.py:graph(grain=32)", 2)]

@@ -34,15 +34,15 @@ def small(monkeypatch):
 def test_a_survey_leaves_a_page_and_says_how_far_the_simulator_is_off(small, tmp_path, capsys):
     """Check page, JSON and text: the machine, hand-overs, the answers of each network, the simulator's error."""
     assert main(["survey", "--budget", "1h", "--out", str(tmp_path / "survey")]) == 0
-    found = json.loads((tmp_path / "survey" / "survey.json").read_text())
+    result = json.loads((tmp_path / "survey" / "survey.json").read_text())
     text, html = capsys.readouterr().out, (tmp_path / "survey" / "report.html").read_text()
     assert "Simulated step times differ from measured ones by" in text and "on 2 threads" in text
-    assert {row["threads"] for row in found["simulator"]} == {2}
-    assert 'href="lenet5/report.html"' in html and found["title"] in html
-    assert len(handovers.read_handovers(tmp_path / "survey")) == 1 and found["limits"][0]["threads"] == 1
+    assert {row["threads"] for row in result["simulator"]} == {2}
+    assert 'href="lenet5/report.html"' in html and result["title"] in html
+    assert len(handovers.read_handovers(tmp_path / "survey")) == 1 and result["limits"][0]["threads"] == 1
     assert (tmp_path / "survey" / "lenet5" / SAMPLES).exists()
     assert main(["report", str(tmp_path / "survey")]) == 0 and capsys.readouterr().out == text
-    assert main(["report", str(tmp_path / "survey"), "--json"]) == 0 and json.loads(capsys.readouterr().out) == found
+    assert main(["report", str(tmp_path / "survey"), "--json"]) == 0 and json.loads(capsys.readouterr().out) == result
     assert main(["report", str(tmp_path / "survey"), "--format", "png"]) == 2
     assert "--format is for a sweep or a study" in capsys.readouterr().err
 
@@ -96,11 +96,11 @@ def test_a_stage_fits_its_first_generation_into_the_budget(monkeypatch, tmp_path
     monkeypatch.setattr(stages, "core_counts", lambda: (1, 2))
     monkeypatch.setattr(stages, "surveyed_models", lambda: [*stages.DEFAULT_MODELS, "openmp_tasks"])
     stage = Stage("gpt2_small", "", 1.0, {"network": ("gpt2_small",), "batch": (4,)})
-    found = []
+    result = []
     for budget_s in (1000.0, 45.0, 1.0):
         grid = stages.fitting(stage, budget_s, tmp_path).grid
-        found.append((tuple(grid.threads), "openmp_tasks" in map(str, grid.models)))
-    assert found == [((1, 2), True), ((2,), True), ((2,), False)]
+        result.append((tuple(grid.threads), "openmp_tasks" in map(str, grid.models)))
+    assert result == [((1, 2), True), ((2,), True), ((2,), False)]
     write_rows(tmp_path, synthetic_rows())
     grid, config = stages.fitting(stage, 1000.0, tmp_path).grid, read_results(tmp_path).run.config
     assert (list(map(str, grid.models)), list(grid.threads)) == (config["models"], config["threads"])

@@ -70,5 +70,5 @@ def test_a_form_that_is_surely_slower_is_no_reference_any_more(tmp_path):
 def test_many_forms_of_the_reference_come_last():
     """Check that where fork-join takes part in all its forms the answers begin with what is compared with them."""
     contestants = [(model, 2) for model in parse_models(["reference", "tasks", "taskiter"])]
-    asked = [question.contestant[0].name for question in questions(contestants, lambda some: some[0])]
-    assert asked[:2] == ["tasks", "taskiter"] and asked.count("forkjoin") == len(contestants) - 3
+    requested = [question.contestant[0].name for question in questions(contestants, lambda some: some[0])]
+    assert requested[:2] == ["tasks", "taskiter"] and requested.count("forkjoin") == len(contestants) - 3

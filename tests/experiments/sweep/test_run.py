@@ -200,8 +200,8 @@ def test_a_generation_on_moved_cpus_is_logged_again(runner, monkeypatch):
 def test_all_are_compared_with_the_strongest_fork_join_on_most_threads(models, strongest):
     """Check which configuration the others of a generation take turns with."""
     points = Configuration(grid=Grid(models=models, threads=(1, 3, 2))).points()
-    (found,) = [point for point in points if point.config_id == shards_module._reference(points)]
-    assert (found.model, found.threads) == (strongest, 3)
+    (result,) = [point for point in points if point.config_id == shards_module._reference(points)]
+    assert (result.model, result.threads) == (strongest, 3)
 
 
 def test_a_finished_sweep_gets_another_session(runner, capsys, monkeypatch):
@@ -216,7 +216,7 @@ def test_a_finished_sweep_gets_another_session(runner, capsys, monkeypatch):
         "run": 3, "sample": 4 * NUM_POINTS, "rounds": 4, "session": 2, "machine": 0, "plan": 0
     }  # fmt: skip
     assert Counter(row.repetition for row in results.of(SampleRow)) == dict.fromkeys(range(4), NUM_POINTS)
-    assert "adding session 2 to" in (said := capsys.readouterr().err) and "counts as one with" in said
+    assert "adding session 2 to" in (text := capsys.readouterr().err) and "counts as one with" in text
     status = describe_status(results)
     assert (status["sessions"], status["samples_missing"], status["resume"]) == (2, 0, None)
 
@@ -245,9 +245,9 @@ def test_a_budget_repeats_the_quick_plans(runner, monkeypatch, capsys):
 
     # Two models: repetitions cost 222, 22 (without batch 100), 2 and 2.
     assert run(249.0)[0] == {100: 2, 10: 4, 1: 8}
-    found, said = run(1.0)
-    assert found == {100: 4, 10: 6, 1: 10}, "a session begins with a whole generation"
-    assert "the budget of 1.0 s is spent after 1 generation;" in said
+    result, text = run(1.0)
+    assert result == {100: 4, 10: 6, 1: 10}, "a session begins with a whole generation"
+    assert "the budget of 1.0 s is spent after 1 generation;" in text
 
 
 def test_generations_of_a_budget_are_not_measured_again(runner):
@@ -274,8 +274,8 @@ def test_a_half_written_sample_is_measured_again(runner, capsys):
     samples = again.run().of(SampleRow)
     assert len({(row.config_id, row.repetition) for row in samples}) == 2 * NUM_POINTS
     assert len(samples) == 3 * NUM_POINTS - 1, "the whole generation is measured again"
-    said = capsys.readouterr().err
-    assert "half-written" in said and "5 of 10" in said
+    text = capsys.readouterr().err
+    assert "half-written" in text and "5 of 10" in text
 
 
 def test_a_sweep_goes_on_after_failures(runner):
@@ -450,8 +450,8 @@ def test_lists_expand_to_a_grid():
     configuration = parse_configuration(
         {"grid": {"batch": [8, 16], "models": ["serial", "forkjoin", "forkjoin:region=loop"], "threads": [1, 2]}}
     )
-    found = Counter((p.plan["batch"], p.model, p.threads) for p in configuration.points())
-    assert found == Counter(
+    result = Counter((p.plan["batch"], p.model, p.threads) for p in configuration.points())
+    assert result == Counter(
         (batch, model, threads)
         for batch in (8, 16)
         for model, threads in (("serial", 1), ("forkjoin", 1), ("forkjoin", 2))
@@ -599,8 +599,8 @@ def test_progress_in_a_file_names_the_plan(runner, monkeypatch, capsys):
     """Check that where standard error is no terminal lines say how far a sweep is, and which plan is measured."""
     monkeypatch.setattr(ProgressBar, "LINE_S", 0.0)
     runner(Measure(repeats=2, profile=False, oversubscribe=True)).run()
-    said = [line for line in capsys.readouterr().err.splitlines() if "measuring: 50 %" in line]
-    assert said and "generation 2 of 2, " in said[0] and "train" in said[0] and said[0].endswith(" configurations")
+    texts = [line for line in capsys.readouterr().err.splitlines() if "measuring: 50 %" in line]
+    assert texts and "generation 2 of 2, " in texts[0] and "train" in texts[0] and texts[0].endswith(" configurations")
 
 
 def test_compare_is_the_short_form_of_a_file():

@@ -18,12 +18,12 @@ NETWORK, OPTIONS = "cifar10_cnn", PlanOptions(batch=32)
 
 def test_candidates_differ_and_can_be_lowered():
     """Check that "auto" comes first, that none repeats another's cut, and that the seed fixes them."""
-    found = candidates(NETWORK, OPTIONS, 6, 1)
-    assert found[0] == "auto" and len(found) == 6 == len(set(found))
-    assert found == candidates(NETWORK, OPTIONS, 6, 1)
+    result = candidates(NETWORK, OPTIONS, 6, 1)
+    assert result[0] == "auto" and len(result) == 6 == len(set(result))
+    assert result == candidates(NETWORK, OPTIONS, 6, 1)
     cuts = {
         tuple((loop.num_blocks, loop.blocks[0].bounds) for loop in lower(NETWORK, OPTIONS, granularity=g).loops)
-        for g in found
+        for g in result
     }
     assert len(cuts) == 6
 
@@ -48,10 +48,10 @@ def test_what_is_found_is_used_by_compare(tmp_path, capsys):
     out = tmp_path / "tune"
     command = ["tune", "--batch", "16", "--models", "serial", "--threads", "1", "--budget", "2", "--seconds", "0.01"]
     assert main([*command, "--out", str(out), "--json"]) == 0
-    found = json.loads(capsys.readouterr().out)
+    result = json.loads(capsys.readouterr().out)
     assert (out / "report.html").exists() and main(["report", str(out)]) == 0
     (best,) = read_tuned(out).values()
-    assert best == found["rows"][0]["granularity"] and best in found["candidates"]
+    assert best == result["rows"][0]["granularity"] and best in result["candidates"]
     grid = Grid(batch=(16,), models=("serial", "taskiter"), threads=(1,), granularity=("images=1",))
     points = Configuration(grid=grid, measure=Measure(tuned=str(out))).points()
     cuts = sorted((point.model, point.plan["granularity"]) for point in points)

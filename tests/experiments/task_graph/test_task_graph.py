@@ -62,10 +62,10 @@ def test_a_view_of_all_tasks_has_their_dependences(name, barrier):
     view = view_of(plan, barrier)
     assert view.num_tasks == plan.num_tasks
     expected = reached_in_graph(plan, barrier)
-    for found, wanted in zip(reached_in(view), expected, strict=True):
+    for result, wanted in zip(reached_in(view), expected, strict=True):
         # A task that needs nothing of the iteration before depends on itself alone, which a view leaves out.
         own = np.eye(plan.num_tasks, dtype=bool)
-        assert ((found | own) == (wanted | own)).all()
+        assert ((result | own) == (wanted | own)).all()
 
 
 @pytest.mark.parametrize("barrier", BARRIERS)
@@ -81,10 +81,10 @@ def test_no_dependence_is_lost_where_layers_are_folded(barrier):
     ]
     assert view.num_tasks == len(shown)
     inside, _ = reached_in_graph(plan, barrier)
-    found, _ = reached_in(view)
-    assert (found | ~inside[np.ix_(shown, shown)]).all()
+    result, _ = reached_in(view)
+    assert (result | ~inside[np.ix_(shown, shown)]).all()
     # Rows are in plan order, so no edge within an iteration leads upwards.
-    assert not np.tril(found, -1).any()
+    assert not np.tril(result, -1).any()
 
 
 def test_taskwaits_are_what_the_views_differ_in():
@@ -96,8 +96,8 @@ def test_taskwaits_are_what_the_views_differ_in():
     crossing = {barrier: sum(view.edges.values()) for barrier, view in views.items()}
     assert crossing["none"] > 10 * max(crossing["loop"], crossing["phase"])
     assert views["none"].longest_path == views["iteration"].longest_path < views["loop"].longest_path == len(plan.loops)
-    said = views["phase"].describe()
-    assert f"{plan.num_tasks} tasks of {len(plan.loops)} loops" in said and "4 barriers" in said
+    text = views["phase"].describe()
+    assert f"{plan.num_tasks} tasks of {len(plan.loops)} loops" in text and "4 barriers" in text
 
 
 def test_the_command_writes_pictures(tmp_path, capsys):

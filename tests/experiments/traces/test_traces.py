@@ -121,15 +121,15 @@ def test_each_event_falls_into_one_class():
 
 def test_losses_sum_to_threads_times_wall_exactly(logs):
     """Check for real logs that the parts sum to threads x wall time, and the factors multiply to the efficiency."""
-    found = all_losses(logs)
-    for losses in found:
+    result = all_losses(logs)
+    for losses in result:
         assert sum(losses.total_ns.values()) == losses.log.about["threads"] * losses.log.wall_ns
         factors = losses.factors()
         assert np.prod([factors[name] for name in FACTORS]) == pytest.approx(factors["global_efficiency"])
         assert np.prod([*region_free_factors(losses.total_ns).values()]) == pytest.approx(factors["global_efficiency"])
         assert losses.against_serial
-    assert found[0].total_ns["inflation"] == pytest.approx(0, abs=20)  # its own speed, but for rounding
-    text = as_text(found)
+    assert result[0].total_ns["inflation"] == pytest.approx(0, abs=20)  # its own speed, but for rounding
+    text = as_text(result)
     assert all(log.title in text for log in logs) and all(LOSSES[name].label in text for name in ("useful", "runtime"))
 
 
@@ -145,10 +145,10 @@ def test_the_critical_cycle_runs_through_the_window(logs):
 def test_perfetto_traces_keep_the_rules_of_the_format(tmp_path, logs):
     """Check phases and fields, that complete events of a track nest, and that arrows begin and end in blocks."""
     windows = [Window(log, range(4)) for log in logs]
-    said = write_perfetto(tmp_path / "trace.json.gz", windows)
+    text = write_perfetto(tmp_path / "trace.json.gz", windows)
     with gzip.open(tmp_path / "trace.json.gz", "rt") as file:
         events = json.load(file)["traceEvents"]
-    assert f"{len(events)} events of 4 models" in said and {e["ph"] for e in events} == {"M", "X", "s", "f"}
+    assert f"{len(events)} events of 4 models" in text and {e["ph"] for e in events} == {"M", "X", "s", "f"}
     tracks, flows = defaultdict(list), defaultdict(dict)
     for event in events:
         assert {"ph", "pid", "tid", "name"} <= set(event)
@@ -184,9 +184,9 @@ def test_paraver_traces_keep_the_rules_of_the_format(tmp_path, logs):
     windows = [Window(log, range(4)) for log in logs]
     write_paraver(tmp_path / "trace.prv", windows)
     header, *lines = (tmp_path / "trace.prv").read_text().splitlines()
-    found = re.fullmatch(r"#Paraver \(\d\d/\d\d/\d\d at \d\d:\d\d\):(\d+)_ns:1\((\d+)\):(\d+):(.*)", header)
-    length, cpus, applications = (int(found[i]) for i in (1, 2, 3))
-    assert found[4] == "1(1:1):1(2:1):1(2:1):1(2:1)" and (cpus, applications) == (7, 4)
+    result = re.fullmatch(r"#Paraver \(\d\d/\d\d/\d\d at \d\d:\d\d\):(\d+)_ns:1\((\d+)\):(\d+):(.*)", header)
+    length, cpus, applications = (int(result[i]) for i in (1, 2, 3))
+    assert result[4] == "1(1:1):1(2:1):1(2:1):1(2:1)" and (cpus, applications) == (7, 4)
     names = (tmp_path / "trace.pcf").read_text()
     states = set(re.findall(r"^(\d+) \w+$", names.split("STATES_COLOR")[0].split("STATES\n")[1], re.MULTILINE))
     types = dict(re.findall(r"EVENT_TYPE\n0 (\d+) [^\n]*\n(?:VALUES\n((?:\d+ .*\n)+))?", names))
@@ -256,7 +256,7 @@ def test_paje_traces_keep_the_rules_of_the_format(tmp_path, logs):
 
 def test_all_files_are_written_and_pictures_are_not_empty(tmp_path, logs):
     """Check that each file exists, that pictures have colours, and that the table sums to all threads' time."""
-    said = "\n".join(write_trace_files(tmp_path, "lenet5, batch 4", logs, 2))
+    text = "\n".join(write_trace_files(tmp_path, "lenet5, batch 4", logs, 2))
     for name in ("gantt.svg", "gantt.pdf", "gantt.txt", "losses.pdf", "trace.json.gz", "trace.prv", "trace.paje"):
         assert (tmp_path / name).stat().st_size > 200
     caption, method = (tmp_path / "gantt.txt").read_text().split("\n\n")
@@ -274,7 +274,7 @@ def test_all_files_are_written_and_pictures_are_not_empty(tmp_path, logs):
         assert total == pytest.approx(log.about["threads"] * log.wall_ns * 1e-9 / 4)
     usable = {row["model"]: str(row["preemption_s"] <= 0.05 * row["step_time_s"]) for row in as_rows(all_losses(logs))}
     assert {row["model"]: row["usable"] for row in rows} == usable
-    assert "gantt" in said and "Wall time an iteration" in said
+    assert "gantt" in text and "Wall time an iteration" in text
     with pytest.raises(UsageError, match="cannot be written"):
         write_trace_files(tmp_path / "none", "", logs, 2)
 

@@ -44,8 +44,8 @@ def test_given_weights_have_the_accuracy_of_their_training(trained, tmp_path, ca
         assert all(each <= 2 * wall for each, wall in zip(busy, row["time_s"], strict=True))
 
     assert evaluate(weights, *options, str(tmp_path / "text")) == 0
-    said = capsys.readouterr().out
-    assert all(kind in said for kind in KINDS)
+    text = capsys.readouterr().out
+    assert all(kind in text for kind in KINDS)
     table = list(csv.DictReader((tmp_path / "text" / "layer_kinds.csv").open()))
     (row,) = [row for row in read_results(tmp_path / "text").of(EvaluatedRow) if row.conv == "pad"]
     sums = {line["kind"]: float(line["time_s"]) for line in table if line["conv"] == "pad"}

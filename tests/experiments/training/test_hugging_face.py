@@ -39,9 +39,9 @@ def test_safetensors_of_hugging_face(tmp_path):
 
     def check(arrays):
         write_safetensors(tmp_path / "form", arrays)
-        found = weights.read_weights(tmp_path / "form", network)
-        assert found.keys() == parameters.keys()
-        assert all(np.array_equal(found[name], parameters[name]) for name in found)
+        result = weights.read_weights(tmp_path / "form", network)
+        assert result.keys() == parameters.keys()
+        assert all(np.array_equal(result[name], parameters[name]) for name in result)
 
     bare = {name.removeprefix("transformer."): array for name, array in stored.items()}
     masks = {
@@ -81,6 +81,6 @@ def test_training_starts_from_each_form(tmp_path):
         hashes[name] = summary.seeds[0].parameters_sha256
     assert hashes["theirs"] == hashes["ours"] != hashes[""]
     trained, _ = read_safetensors(tmp_path / "run-ours" / "parameters-seed-0.safetensors")
-    found = weights.read_weights(tmp_path / "run-theirs" / "model-seed-0.safetensors", TINY)
-    assert all(np.array_equal(found[name], trained[name]) for name in trained)
+    result = weights.read_weights(tmp_path / "run-theirs" / "model-seed-0.safetensors", TINY)
+    assert all(np.array_equal(result[name], trained[name]) for name in trained)
     assert not list((tmp_path / "run-ours").glob("model-*"))

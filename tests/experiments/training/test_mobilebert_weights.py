@@ -35,10 +35,10 @@ def test_what_is_written_has_hugging_faces_names_and_is_read_again(parameters, t
     arrays["mobilebert.embeddings.position_ids"] = np.arange(256, dtype=np.int64)[None]
     write_safetensors(tmp_path / "more.safetensors", arrays)
     for name in (path, tmp_path / "more.safetensors"):
-        found = read_weights(name, TINY)
-        assert found.keys() == parameters.keys()
+        result = read_weights(name, TINY)
+        assert result.keys() == parameters.keys()
         for key, value in parameters.items():
-            np.testing.assert_array_equal(found[key], value, err_msg=key)
+            np.testing.assert_array_equal(result[key], value, err_msg=key)
 
 
 def test_a_classifier_starts_from_a_language_model(parameters, tmp_path):

@@ -78,7 +78,7 @@ def test_masked_places_depend_on_seed_sample_and_epoch_alone(tmp_path):
     network, sequence = get_network("mobilebert_tiny"), 40
     (tmp_path / "text").write_bytes(bytes(np.random.default_rng(0).integers(0, 256, 40 * 500 + 1, dtype=np.uint8)))
     data = load_text(f"text:{tmp_path / 'text'}", network, sequence)
-    found = {}
+    result = {}
     for seed, epoch in ((1, 0), (1, 1), (2, 0), (1, 0)):
         data.start_epoch(seed, epoch)
         tokens, labels, text = (a.reshape(-1, sequence).copy() for a in (data.tokens, data.labels, data.original))
@@ -89,13 +89,13 @@ def test_masked_places_depend_on_seed_sample_and_epoch_alone(tmp_path):
         assert (shown == 256).mean() == pytest.approx(0.8, abs=0.03)
         assert (shown == right).mean() == pytest.approx(0.1, abs=0.03)
         places = labels != IGNORED
-        if (seed, epoch) in found:
-            np.testing.assert_array_equal(found[seed, epoch], places)
-        found[seed, epoch] = places
+        if (seed, epoch) in result:
+            np.testing.assert_array_equal(result[seed, epoch], places)
+        result[seed, epoch] = places
     for other in ((1, 1), (2, 0)):
-        assert (found[1, 0][data.train] != found[other][data.train]).any()
+        assert (result[1, 0][data.train] != result[other][data.train]).any()
         for part in (data.valid, data.test):
-            np.testing.assert_array_equal(found[1, 0][part], found[other][part])
+            np.testing.assert_array_equal(result[1, 0][part], result[other][part])
 
 
 def test_masked_text_is_learnt_and_resumed(tmp_path):
@@ -104,7 +104,7 @@ def test_masked_text_is_learnt_and_resumed(tmp_path):
     (tmp_path / "sentence.txt").write_bytes(SENTENCE * 60)
     given = {"network": "mobilebert_tiny", "data": f"text:{tmp_path / 'sentence.txt'}", "sequence": 31, "batch": 8}
     given |= {"schedule": "constant"}
-    found = {}
+    result = {}
     for name, parts in (("whole", [(4, "serial")]), ("parts", [(1, "serial"), (4, "taskiter")])):
         for number, (epochs, model) in enumerate(parts):
             config = training.configure(
@@ -112,8 +112,8 @@ def test_masked_text_is_learnt_and_resumed(tmp_path):
                 resume=number > 0,
             )
             summary = training.train(config, resume=number > 0, report=lambda line: None)
-        found[name] = summary.seeds[0].parameters_sha256
-    assert found["whole"] == found["parts"]
+        result[name] = summary.seeds[0].parameters_sha256
+    assert result["whole"] == result["parts"]
     rows = (tmp_path / "whole" / "epochs.csv").read_text().splitlines()
     losses = [float(row.split(",")[rows[0].split(",").index("train_loss")]) for row in rows[1:]]
     assert losses[-1] < 0.7 * losses[0] and 0 <= summary.test_accuracy_min <= 1

@@ -34,8 +34,8 @@ def test_text_is_encoded(tmp_path):
     """Check tokens and mask of a file, and that training on its tokens learns the sentence."""
     files = word_pieces(tmp_path, 256)
     tokenizer = tokenizer_of(files, BYTE_NETWORK)
-    found = [PIECES[token] for token in tokenizer.encode("The FOX jumps, §", add_special_tokens=False).ids]
-    assert found == ["the", "fox", "jump", "##s", ",", "[UNK]"] and tokenizer.token_to_id(MASK) == 4
+    result = [PIECES[token] for token in tokenizer.encode("The FOX jumps, §", add_special_tokens=False).ids]
+    assert result == ["the", "fox", "jump", "##s", ",", "[UNK]"] and tokenizer.token_to_id(MASK) == 4
     (tmp_path / "sentence.txt").write_text(SENTENCE * 150)
     config = training.configure(
         {"network": "gpt2_tiny", "data": f"text:{tmp_path / 'sentence.txt'}", "tokenizer": files, "sequence": 31}

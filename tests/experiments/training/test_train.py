@@ -47,8 +47,8 @@ def test_digits_are_learnt_and_files_are_left(tmp_path, capsys):
     out = tmp_path / "out"
     command = "train --model serial --threads 1 --epochs 3 --seeds 2 --json --out"
     assert main([*command.split(), str(out)]) == 0
-    said = capsys.readouterr()
-    summary = json.loads(said.out)
+    text = capsys.readouterr()
+    summary = json.loads(text.out)
     assert summary["test_accuracy_min"] > 0.95
     assert summary == json.loads((out / "summary.json").read_text())
     rows = list(csv.DictReader((out / "epochs.csv").open()))
@@ -60,7 +60,7 @@ def test_digits_are_learnt_and_files_are_left(tmp_path, capsys):
     own = float(rows[5]["time_s"]) - float(rows[4]["time_s"])
     assert sum(float(rows[5][name]) for name in phases) == pytest.approx(own, rel=0.3)
     assert float(rows[5]["epoch_time_s"]) == pytest.approx(own) and rows[3]["epoch_time_s"] == rows[3]["time_s"]
-    assert f"  {own:.2f} s, in all {float(rows[5]['time_s']):.2f} s" in said.err
+    assert f"  {own:.2f} s, in all {float(rows[5]['time_s']):.2f} s" in text.err
     assert summary["seeds"][0]["phases_timed"] == "wall" and summary["seeds"][0]["loader_bytes"] >= 0
     assert (out / "accuracy.pdf").read_bytes()[:4] == b"%PDF" and (out / "accuracy.png").stat().st_size > 5000
     assert (
@@ -98,11 +98,11 @@ def test_phases_of_an_epoch_are_logged(model):
     with Trainer(config, data, 0) as trainer:
         trainer.augmentation.of = slow
         row = trainer.train_epoch()
-        found = {name: value for name in COLUMNS if (value := getattr(row, name)) is not None}
+        result = {name: value for name in COLUMNS if (value := getattr(row, name)) is not None}
         assert (trainer.phases.num_logged, trainer.phases.num_steps) == (8, 16)
-        assert found["load_s"] > 0.5 * 256 * 0.001 / 2 and min(found.values()) > 0
+        assert result["load_s"] > 0.5 * 256 * 0.001 / 2 and min(result.values()) > 0
         if model == "forkjoin":
-            assert sum(found.values()) == pytest.approx(row.time_s, rel=0.2)
+            assert sum(result.values()) == pytest.approx(row.time_s, rel=0.2)
     plan = SimpleNamespace(num_tasks=MOST_EVENTS + 1)
     assert PhaseLog(parse_model(model), plan, 5, 2).num_logged == 1
 
@@ -199,12 +199,12 @@ def test_a_training_that_does_not_fit_is_refused_before_it_begins(tmp_path, monk
     """Check that what the machine has free bounds a training too, with evaluating, and what would fit is said."""
     plan, needed = trainer._fitting_plan(SMALL, load_data(SMALL.data, get_network(SMALL.network)), None)
     of_step = sum(planned_bytes(plan, SMALL.threads).values())
-    for free, said in (
+    for free, text in (
         (of_step - 1, "the plan needs .*, free are .*; .* would fit"),
         (needed - 1, "training and evaluating need .*, free are .*; lower the batch, or give a --memory-limit"),
     ):
         monkeypatch.setattr(trainer, "own_and_free_bytes", lambda free=free: free)
-        with pytest.raises(UsageError, match=said):
+        with pytest.raises(UsageError, match=text):
             run(SMALL, tmp_path)
     assert not (tmp_path / "run").exists()
 
@@ -377,8 +377,8 @@ def test_tensors_of_every_kind_are_converted_or_refused(tmp_path):
     path, values = tmp_path / "w.pt", torch.tensor([[1.0, -0.5], [2.0, 0.25]])
     for same in (values.bfloat16(), values.half(), values.to(torch.float8_e4m3fn), torch.nn.Parameter(values)):
         torch.save({"a": same}, path)
-        found = read_torch(path)["a"]
-        assert found.dtype.kind == "f" and np.array_equal(found, values.numpy())
+        result = read_torch(path)["a"]
+        assert result.dtype.kind == "f" and np.array_equal(result, values.numpy())
     others = {
         "quint8": torch.quantize_per_tensor(values, 0.1, 0, torch.quint8),
         "sparse_coo": values.to_sparse(),

@@ -26,10 +26,10 @@ def test_scaled_pixels_are_those_of_pillow(old, rows, columns, new):
     pixels = np.random.default_rng(1).integers(0, 256, (*old, 3), dtype=np.uint8)
     box = (columns[0], rows[0], sum(columns), sum(rows))
     expected = np.asarray(Image.fromarray(pixels).resize(new[::-1], Image.Resampling.BILINEAR, box=box))
-    found = [scale(pixels, rows, columns, *new, instruction_set) for instruction_set in available()]
-    assert found[0].shape == (3, *new)
-    assert np.abs(found[0].transpose(1, 2, 0).astype(int) - expected).max() <= (0 if old == new else 1)
-    assert all(np.array_equal(found[0], other) for other in found)
+    result = [scale(pixels, rows, columns, *new, instruction_set) for instruction_set in available()]
+    assert result[0].shape == (3, *new)
+    assert np.abs(result[0].transpose(1, 2, 0).astype(int) - expected).max() <= (0 if old == new else 1)
+    assert all(np.array_equal(result[0], other) for other in result)
 
 
 def test_levels_that_are_equal_stay():
