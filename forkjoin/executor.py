@@ -182,7 +182,8 @@ class ForkJoinExecutor(LoopExecutor):
 
     def __init__(self, num_threads: int, **settings: Any):
         super().__init__(num_threads, **settings)
-        self._team = ForkJoinTeam(self.num_threads, self.cpus, self.options.schedule, self.options.chunk_size)
+        about = self.options
+        self._team = ForkJoinTeam(self.num_threads, self.cpus, about.schedule, about.chunk_size, about.join == "tree")
 
     def _prepare(self, bound: BoundPlan) -> None:
         if self.options.runtime != "libgomp":  # a program of the user's may have loaded any

@@ -31,7 +31,20 @@ class ForkJoinOptions(Record):
     chunk_size: Annotated[
         int, about("blocks handed out at once; 0: the schedule's own number", least=0, below=1 << 31)
     ] = 0
+    join: Annotated[
+        str,
+        about(
+            "the barrier after a loop of a persistent region: `omp`, the OpenMP library's; `tree`, in which four "
+            "neighbours meet, then four such groups, and so on",
+            choices=("omp", "tree"),
+        ),
+    ] = "omp"
     runtime: Annotated[str, _RUNTIME] = "libgomp"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.join == "tree" and self.region != "persistent":
+            raise UsageError(f"join=tree needs region=persistent, got region={self.region}; add region=persistent")
 
 
 class OpenMPTasksOptions(Record):

@@ -10,6 +10,7 @@ cimport openmp
 from cython.parallel cimport parallel, prange, threadid
 from libc.stdint cimport int64_t
 from libc.stdlib cimport calloc, free
+from posix.stdlib cimport posix_memalign
 
 from ..cython_src.binding.bind cimport BoundPlan, Workers
 from .serial_loops cimport check_signals
@@ -59,8 +60,9 @@ cdef class ForkJoinTeam:
     cdef readonly int team_size      # threads that came to the last run
     cdef int *cpus
     cdef ThreadState *threads
+    cdef TreePlace *tree             # NULL: the barrier is the OpenMP library's
 
-    def __cinit__(self, int num_threads, cpus, str schedule, int chunk_size):
+    def __cinit__(self, int num_threads, cpus, str schedule, int chunk_size, bint by_tree):
         cdef int i
         self.num_threads = num_threads
         self.chunk_size = max(chunk_size, 1)
@@ -70,6 +72,8 @@ cdef class ForkJoinTeam:
             "guided": FORKTASK_GUIDED,
         }[schedule]
         self.threads = <ThreadState *> calloc(num_threads, sizeof(ThreadState))
+        if by_tree and posix_memalign(<void **> &self.tree, sizeof(TreePlace), num_threads * sizeof(TreePlace)):
+            raise MemoryError
         if self.threads == NULL:
             raise MemoryError
         if cpus is not None:
@@ -81,6 +85,7 @@ cdef class ForkJoinTeam:
 
     def __dealloc__(self):
         free(self.threads)
+        free(self.tree)
         free(self.cpus)
 
     cdef int _error(self) noexcept:
@@ -151,6 +156,7 @@ cdef class ForkJoinTeam:
         run.workers = workers.states
         run.threads = self.threads
         run.cpus = self.cpus
+        run.tree = self.tree
         forktask_start_poll(&run.poll, check_signals, <void *> errors, poll_signals)
         with nogil:
             forktask_run_persistent(&run)

@@ -551,9 +551,10 @@ static void eager_close(Eager *e)
 }
 
 /* Make the memory of eager tasks. The table's arrays and wait_after must outlive it. window: tasks alive at once,
- * rounded up to a power of two. Returns 0 or -1 (out of memory). */
-static int eager_open(Eager *e, int32_t num_workers, const LoopRecord *loops, int32_t num_loops, WorkerState *states,
-                      int64_t spin_ns, const EagerTable *table, const uint8_t *wait_after, int64_t window)
+ * rounded up to a power of two. places: see scheduler_order_victims(). Returns 0 or -1 (out of memory). */
+static int eager_open(Eager *e, int32_t num_workers, const int32_t *places, const LoopRecord *loops, int32_t num_loops,
+                      WorkerState *states, int64_t spin_ns, const EagerTable *table, const uint8_t *wait_after,
+                      int64_t window)
 {
     int any_order = 0;
     memset(e, 0, sizeof(*e));
@@ -576,7 +577,8 @@ static int eager_open(Eager *e, int32_t num_workers, const LoopRecord *loops, in
     if (any_order)
         e->groups = forktask_aligned_zeros((size_t)table->num_cells * sizeof(EagerGroup));
     if ((any_order && e->groups == NULL) || e->tasks == NULL || e->edges == NULL || e->cells == NULL ||
-        e->readers == NULL || scheduler_open(&e->scheduler, num_workers, loops, states, e->window, spin_ns) != 0) {
+        e->readers == NULL || scheduler_open(&e->scheduler, num_workers, loops, states, e->window, spin_ns) != 0 ||
+        scheduler_order_victims(&e->scheduler, places) != 0) {
         eager_close(e);
         return -1;
     }

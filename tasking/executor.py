@@ -62,7 +62,7 @@ class _TaskingExecutor(BaseExecutor):
             spin_ns = default_spin_ns(self.num_threads, num_cpus)
         self.watchdog_s = check_seconds("watchdog_s", watchdog_s)
         spin_ns = check_whole("spin_ns", spin_ns, 0, MOST_SPIN_NS)
-        self._team = Threads(self.num_threads, cpus=self.cpus, spin_ns=spin_ns, preemption=self.options.preemption)
+        self._team = Threads(self.num_threads, self.cpus, spin_ns, self.options.preemption, self.places)
         self._runtime = None
 
     def _run(self, bound, first_replay, num_replays):

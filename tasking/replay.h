@@ -237,8 +237,10 @@ static int replay_allocate(Replay *r, const RecordedGraph *g)
                : -1;
 }
 
-/* Build the nodes of a recorded graph, without edges that others imply. Returns 0 or -1 (out of memory). */
-static int replay_open(Replay *r, const RecordedGraph *g, int32_t num_workers, WorkerState *states, int64_t spin_ns)
+/* Build the nodes of a recorded graph, without edges that others imply. places: see scheduler_order_victims(). Returns 0
+ * or -1 (out of memory). */
+static int replay_open(Replay *r, const RecordedGraph *g, int32_t num_workers, const int32_t *places,
+                       WorkerState *states, int64_t spin_ns)
 {
     const size_t edges = (size_t)graph_num_edges(g) + 1;
     int32_t *offsets = calloc((size_t)g->num_nodes + 2, sizeof(int32_t));
@@ -248,7 +250,8 @@ static int replay_open(Replay *r, const RecordedGraph *g, int32_t num_workers, W
     memset(r, 0, sizeof(*r));
     int good = offsets != NULL && predecessors != NULL && index_of_edge != NULL && implied != NULL &&
                replay_allocate(r, g) == 0 &&
-               scheduler_open(&r->scheduler, num_workers, g->loops, states, g->num_nodes, spin_ns) == 0;
+               scheduler_open(&r->scheduler, num_workers, g->loops, states, g->num_nodes, spin_ns) == 0 &&
+               scheduler_order_victims(&r->scheduler, places) == 0;
     if (good) {
         graph_list_predecessors(g, offsets, predecessors, index_of_edge);
         good = reduce_edges(g->num_tasks, offsets, predecessors, implied) >= 0;

@@ -54,8 +54,8 @@ cdef class Threads:
     """Plain threads that run blocks; the thread that starts a run waits and polls for signals.
 
     An idle thread looks for work for `spin_ns` before it sleeps; with preemption "swap" a thread that waits exchanges
-    CPUs with one that another process has pushed off its own. Raises `UsageError`: threads that cannot be started;
-    swaps between threads that are not pinned to a CPU of their own.
+    CPUs with one that another process has pushed off its own. `places`: see `BaseExecutor`. Raises `UsageError`: threads
+    that cannot be started; swaps between threads that are not pinned to a CPU of their own.
     """
 
     cdef Team team
@@ -63,8 +63,10 @@ cdef class Threads:
     cdef readonly int64_t spin_ns
     cdef readonly str preemption
     cdef int owner_pid
+    cdef int32_t[:, ::1] table_of_places
+    cdef const int32_t *places   # of the table, or NULL
 
-    def __cinit__(self, int num_threads, cpus=None, int64_t spin_ns=50_000, str preemption="stay"):
+    def __cinit__(self, int num_threads, cpus=None, int64_t spin_ns=50_000, str preemption="stay", places=None):
         cdef int32_t[::1] list_of_cpus
         cdef const int32_t *pinned = NULL
         cdef int error
@@ -77,6 +79,9 @@ cdef class Threads:
             raise UsageError(
                 f"preemption=swap needs each of {num_threads} threads pinned to a CPU of its own, got cpus={cpus}; "
                 f"give different cpus, or use preemption=stay")
+        if places is not None:
+            self.table_of_places = np.array(places, dtype=np.int32).reshape(num_threads, PLACE_LEVELS)
+            self.places = &self.table_of_places[0, 0]
         self.num_threads = num_threads
         self.spin_ns = spin_ns
         self.preemption = preemption
@@ -318,7 +323,8 @@ cdef class ReplayRuntime(_Runtime):
         memset(&self.replay, 0, sizeof(self.replay))
         self._set_up(team, bound, event_capacity, watchdog_s, workers)
         recorded.graph.loops = bound.loops
-        if replay_open(&self.replay, &recorded.graph, team.num_threads, self.workers.states, team.spin_ns):
+        if replay_open(
+                &self.replay, &recorded.graph, team.num_threads, team.places, self.workers.states, team.spin_ns):
             raise MemoryError
         self._set_job(replay_work, &self.replay, &self.replay.scheduler)
         if priority is not None:
@@ -448,8 +454,8 @@ cdef class EagerRuntime(_Runtime):
         table.access_list = <const int32_t *> kept(self.keep, t.access_list, np.int32)
         table.list_offsets = <const int32_t *> kept(self.keep, t.list_offsets, np.int32)
         table.list_cells = <const int32_t *> kept(self.keep, t.list_cells, np.int32)
-        if eager_open(&self.eager, team.num_threads, bound.loops, bound.num_loops, self.workers.states, team.spin_ns,
-                      &table, <const uint8_t *> kept(self.keep, wait_after, np.uint8), window):
+        if eager_open(&self.eager, team.num_threads, team.places, bound.loops, bound.num_loops, self.workers.states,
+                      team.spin_ns, &table, <const uint8_t *> kept(self.keep, wait_after, np.uint8), window):
             raise MemoryError
         self._set_job(eager_work, &self.eager, &self.eager.scheduler)
 

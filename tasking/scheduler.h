@@ -17,6 +17,9 @@
 #define SCHEDULER_ROUNDS 64
 #endif
 
+/* What two CPUs may have in common, from the widest on: socket, NUMA node, last-level cache, core; and distances. */
+enum { PLACE_LEVELS = 4, DISTANCES = PLACE_LEVELS + 1 };
+
 enum { RUN_GOES_ON = 0, RUN_DONE = 1, RUN_STOPPED = 2 };
 
 typedef struct SchedulerWorker {
@@ -36,6 +39,8 @@ typedef struct Scheduler {
     atomic_i32 ending; /* RUN_GOES_ON, then RUN_DONE or RUN_STOPPED once */
     char padding[FT_PAIR_OF_LINES - sizeof(atomic_i32)];
     SchedulerWorker *workers;
+    int32_t *victims; /* shape (num_workers, num_workers - 1): of each worker all others, the nearest first */
+    int32_t *ends;    /* shape (num_workers, DISTANCES): where the victims of each distance end */
     const LoopRecord *loops;
     int32_t num_workers;
     int64_t spin_ns; /* how long a worker looks for work before it sleeps */
@@ -81,26 +86,28 @@ static inline uint64_t scheduler_random(SchedulerWorker *me)
     return me->random = x;
 }
 
-/* Owner thread only: one attempt on every other deque, from a random one on. DEQUE_EMPTY only if all were empty. */
+/* Owner thread only: one attempt on every other deque, the nearest first, and among those of one distance from a random
+ * one on. DEQUE_EMPTY only if all were empty. */
 static inline int32_t scheduler_steal(Scheduler *s, int32_t worker)
 {
-    int32_t n = s->num_workers, result = DEQUE_EMPTY;
-    if (n == 1)
-        return DEQUE_EMPTY;
-    int32_t first = n == 2 ? 0 : (int32_t)((uint32_t)(scheduler_random(&s->workers[worker]) >> 33) % (uint32_t)n);
-    for (int32_t i = 0; i < n; i++) {
-        int32_t victim = first + i < n ? first + i : first + i - n;
-        if (victim == worker)
-            continue;
-        int32_t node = deque_steal(&s->workers[victim].deque);
-        if (node >= 0) {
-            /* There is more: pass the wake-up on, for this worker may be the one that was woken for that entry. */
-            if (deque_size_hint(&s->workers[victim].deque) > 0)
-                idle_notify_one(&s->idle);
-            return node;
+    const int32_t *victims = s->victims + (int64_t)worker * (s->num_workers - 1), *ends = s->ends + worker * DISTANCES;
+    int32_t result = DEQUE_EMPTY;
+    for (int32_t distance = 0, begin = 0; distance < DISTANCES; begin = ends[distance++]) {
+        int32_t n = ends[distance] - begin, first = 0;
+        if (n > 1)
+            first = (int32_t)((uint32_t)(scheduler_random(&s->workers[worker]) >> 33) % (uint32_t)n);
+        for (int32_t i = 0; i < n; i++) {
+            Deque *deque = &s->workers[victims[begin + (first + i < n ? first + i : first + i - n)]].deque;
+            int32_t node = deque_steal(deque);
+            if (node >= 0) {
+                /* There is more: pass the wake-up on, for this worker may be the one that was woken for that entry. */
+                if (deque_size_hint(deque) > 0)
+                    idle_notify_one(&s->idle);
+                return node;
+            }
+            if (node == DEQUE_LOST_RACE)
+                result = DEQUE_LOST_RACE;
         }
-        if (node == DEQUE_LOST_RACE)
-            result = DEQUE_LOST_RACE;
     }
     return result;
 }
@@ -221,6 +228,9 @@ static void scheduler_close(Scheduler *s)
             free(s->workers[w].deque.slots);
     free(s->workers);
     free(s->idle.workers);
+    free(s->victims);
+    free(s->ends);
+    s->victims = s->ends = NULL;
     s->workers = NULL;
     s->idle.workers = NULL;
 }
@@ -233,6 +243,32 @@ static void *forktask_aligned_zeros(size_t size)
         return NULL;
     memset(memory, 0, size);
     return memory;
+}
+
+/* Order the victims of all workers by distance. places: shape (num_workers, PLACE_LEVELS), the socket, node, cache and
+ * core of each, or NULL: all are equally far. Returns 0 or -1 (out of memory). */
+static int scheduler_order_victims(Scheduler *s, const int32_t *places)
+{
+    const int32_t n = s->num_workers;
+    int32_t *victim = s->victims = malloc(((size_t)n * (size_t)n + 1) * sizeof(int32_t));
+    int32_t *end = s->ends = malloc((size_t)n * DISTANCES * sizeof(int32_t));
+    if (s->victims == NULL || s->ends == NULL)
+        return -1;
+    for (int32_t w = 0; w < n; w++) {
+        int32_t *first = victim;
+        for (int32_t in_common = PLACE_LEVELS; in_common >= 0; in_common--) {
+            for (int32_t v = 0; v < n; v++) {
+                int32_t level = 0;
+                while (places != NULL && level < PLACE_LEVELS &&
+                       places[v * PLACE_LEVELS + level] == places[w * PLACE_LEVELS + level])
+                    level++;
+                if (v != w && level == in_common)
+                    *victim++ = v;
+            }
+            *end++ = (int32_t)(victim - first);
+        }
+    }
+    return 0;
 }
 
 /* deque_capacity: entries that may be queued at once. Returns 0 or -1 (out of memory). */

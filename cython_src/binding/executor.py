@@ -64,6 +64,7 @@ class BaseExecutor(RunWhile, ABC):
     """Base of all executors. Models have `_prepare` and `_run`, and `_forget` and `_end` where they own something.
 
     `num_threads` execute blocks, each on its CPU where `cpus` are given, and log `event_capacity` events each; 0: none.
+    `places`: numbers of the socket, NUMA node, last-level cache and core of each; threads that steal look near first.
     `options` are fields of the model's record. Raises `UsageError`: a number out of its range, a CPU that this process
     may not use, or an unknown option or value.
     """
@@ -73,7 +74,13 @@ class BaseExecutor(RunWhile, ABC):
     num_cpu_swaps = 0  # most executors leave threads on their CPUs
 
     def __init__(
-        self, num_threads: int = 1, *, cpus: Sequence[int] | None = None, event_capacity: int = 0, **options: Any
+        self,
+        num_threads: int = 1,
+        *,
+        cpus: Sequence[int] | None = None,
+        event_capacity: int = 0,
+        places: Sequence[Sequence[int]] | None = None,
+        **options: Any,
     ):
         self._closed = False
         self._pid = os.getpid()
@@ -82,6 +89,7 @@ class BaseExecutor(RunWhile, ABC):
         self.bound: Any = None
         self.num_threads = check_whole("threads", num_threads, 1, MOST_THREADS)
         self.cpus = check_cpus(cpus, self.num_threads)
+        self.places = places
         self.event_capacity = check_whole("event_capacity", event_capacity, 0, MOST_EVENTS)
         self.options: Any = self.about.options.from_mapping(options, f"options of model {self.model!r}")
         if self.about.max_threads not in (None, self.num_threads):

@@ -13,8 +13,8 @@ import numpy as np
 from ...cython_src.typed_text import rounded
 from ..analysis.names import model_label
 from ..bounds.bounds import fork_join_static_bound
-from ..simulate.machine_model import continued, extrapolated
-from ..simulate.policies import simulate
+from ..simulate.machine_model import continued
+from ..simulate.policies import barrier_s, simulate
 from ..subjects.models import SERIAL, TASKGRAPH
 from ..tables.numbers import format_time, plural
 from .case import LEAST_PART, Case
@@ -146,10 +146,7 @@ def _imbalance(case: Case) -> Iterator[Finding]:
 
 def _barriers(case: Case) -> Iterator[Finding]:
     """Fork-join's barriers themselves."""
-    costs = case.machine.overheads
-    persistent = case.forkjoin.option("region") == "persistent"
-    curve = costs.barrier_s if persistent else costs.region_s
-    each = extrapolated(curve, case.threads, case.machine.line_s)
+    each = barrier_s(case.machine, case.forkjoin, case.threads)
     loops = len(case.plan.loops)
     other = next((m for m in case.task_models if m.name in ("taskgraph", "taskiter")), TASKGRAPH)
     yield Finding(

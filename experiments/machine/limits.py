@@ -8,10 +8,12 @@ from contextlib import suppress
 from functools import partial
 
 from ...cython_src.errors import MachineError
+from ..tables.progress import say
 from . import machine_peaks
 from .disturbance import Disturbance
 from .environment import collect, this_node
-from .topology import core_counts, cpu_order
+from .numa import FIRST_TOUCH, NODE0, memory_nodes, set_memory_policy
+from .topology import available_cpus, core_counts, cpu_order, topology_of
 
 
 def working_set(environment: dict) -> int:
@@ -42,6 +44,24 @@ def _by_threads(threads: Iterable[int], measure: Callable[[int], float]) -> dict
     return result
 
 
+def _measure_between_nodes(seconds: float, array_bytes: int) -> dict[str, dict[str, dict[str, float]]]:
+    """Return bandwidth and latency of one thread by the node that it runs on, then by the node of its memory."""
+    nodes, cpus, result = memory_nodes(), {}, {}
+    for each in topology_of(available_cpus())["cpus"]:
+        cpus.setdefault(each["node"], each["cpu"])
+    for run in nodes:
+        for memory in nodes:
+            if refused := set_memory_policy(NODE0, [memory, *nodes][: len(nodes)]):
+                say(f"memory of single nodes was not measured: {refused}")
+                return {}
+            result.setdefault(str(run), {})[str(memory)] = {
+                "bandwidth_bytes_per_s": machine_peaks.measure_bandwidth(1, seconds, array_bytes, [cpus[run]]),
+                "latency_s": machine_peaks.measure_load_latency(seconds, array_bytes, cpus[run]),
+            }
+    set_memory_policy(FIRST_TOUCH, nodes)
+    return result
+
+
 def measure_machine(environment: dict | None = None, seconds: float = 0.1, order: Order = DEFAULT_ORDER) -> dict:
     """Measure the machine's limits, for the row `machine` of a samples file.
 
@@ -69,6 +89,7 @@ def measure_machine(environment: dict | None = None, seconds: float = 0.1, order
         if cache["type"] != "Instruction" and cache["size_bytes"] <= array_bytes
     }
     capacity = measure_capacity(threads, order, seconds)
+    between = _measure_between_nodes(seconds / 2, array_bytes)
     cpus = sorted({cpu for cpu in order(max(threads)) if cpu is not None})
     additions = {str(cpu): machine_peaks.measure_additions(seconds / 5, cpu) for cpu in cpus}
     return {
@@ -81,6 +102,7 @@ def measure_machine(environment: dict | None = None, seconds: float = 0.1, order
         "additions_per_cycle": additions,
         "bandwidth_bytes_per_s": bandwidth,
         "cache_bandwidth_bytes_per_s": cache_bandwidth,
+        "between_nodes": between,
         "capacity": capacity,
         "capacity_beside": {},
         "disturbance": disturbance.since(before),

@@ -208,6 +208,12 @@ def topology_of(cpus, root="/") -> dict:
     return _topology_here(tuple(cpus)) if str(root) == "/" else read_topology(root, cpus)
 
 
+def places_of(cpus, root="/") -> list[tuple[int, int, int, int]]:
+    """Return numbers of the socket, NUMA node, last-level cache (-1: hidden) and core of some CPUs, in their order."""
+    place = {c["cpu"]: c for c in topology_of(sorted(set(cpus)), root)["cpus"]}
+    return [tuple(_number(place[cpu][key]) for key in ("socket", "node", "llc", "core")) for cpu in cpus]
+
+
 @functools.cache
 def _topology_here(cpus: tuple[int, ...]) -> dict:
     return read_topology("/", cpus)

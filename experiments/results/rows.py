@@ -149,6 +149,13 @@ class MachineRow(Row, frozen=True, kw_only=True, tag="machine"):
     ] = field(default_factory=dict)
     bandwidth_bytes_per_s: Annotated[ByThreads, says("by number of threads")]
     cache_bandwidth_bytes_per_s: Annotated[ByThreads, says("of one thread, by level")]
+    between_nodes: Annotated[
+        dict[Digits, dict[Digits, dict[str, Amount]]],
+        says(
+            "of one thread, by the NUMA node of its CPU, then by that of its memory: `bandwidth_bytes_per_s`, and "
+            "`latency_s` of a load"
+        ),
+    ] = field(default_factory=dict)
     capacity: Annotated[ByThreads, says("how many single threads' work so many do together, by number of threads")]
     capacity_beside: Annotated[
         dict[Digits, dict[Digits, Amount]], says("part of the CPUs left beside hogs: by threads, then by hogs")

@@ -32,8 +32,9 @@ class Overheads:
         Fork-join: on a block, besides its kernel.
     chunk_s : float
         Fork-join: to take a chunk from the common counter (dynamic, guided).
-    region_s, barrier_s : mapping of int to float
-        Fork-join: on a loop, by number of threads: parallel region and its barriers; barrier in a persistent region.
+    region_s, barrier_s, tree_s : mapping of int to float
+        Fork-join: on a loop, by number of threads: parallel region and its barriers; barrier in a persistent region, of
+        the OpenMP library and as a tree (`join=tree`).
     create_task_s, create_access_s : float
         Eager tasks: to create one, and for each cell that it accesses.
     eager_task_s, replay_task_s, program_task_s : float
@@ -44,6 +45,7 @@ class Overheads:
     chunk_s: Seconds = 0.0
     region_s: Mapping[Threads, Seconds] = field(default_factory=dict)
     barrier_s: Mapping[Threads, Seconds] = field(default_factory=dict)
+    tree_s: Mapping[Threads, Seconds] = field(default_factory=dict)
     create_task_s: Seconds = 0.0
     create_access_s: Seconds = 0.0
     eager_task_s: Seconds = 0.0

@@ -83,6 +83,7 @@ def measure_overheads() -> Overheads:
         chunk_s=max((dynamic - wide_s) / free.num_tasks, 0.0),
         region_s={n: _loop_s("forkjoin", n) for n in counts},
         barrier_s={n: _loop_s("forkjoin:region=persistent", n) for n in counts},
+        tree_s={n: _loop_s("forkjoin:region=persistent:join=tree", n) for n in counts},
         create_task_s=max(few - access - replay, 0.0),
         create_access_s=access,
         eager_task_s=replay,

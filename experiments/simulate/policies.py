@@ -150,12 +150,10 @@ def simulate(
     seconds, share = subject.on(machine)
     graph, policy, extra, creation, waits = _policy(subject, spec, threads, machine, seconds)
     overheads = machine.overheads
-    persistent = spec.option("region") == "persistent"
-    barriers = overheads.barrier_s if persistent else overheads.region_s
     serial = spec.is_serial
     costs = {
         "chunk": overheads.chunk_s + (machine.line_s if threads > 1 else 0.0),
-        "barrier": 0.0 if serial else extrapolated(barriers, threads, machine.line_s, machine.barrier_beyond),
+        "barrier": 0.0 if serial else barrier_s(machine, spec, threads),
         "line": machine.line_s,
         "wake": machine.wake_s,
         "spin": machine.spin_s,
@@ -179,6 +177,15 @@ def simulate(
         idle_s=threads * total / long - useful - inflation - runtime,
         schedule={name: result[name] for name in ("start", "finish", "worker")} if keep_schedule else None,
     )
+
+
+def barrier_s(machine: MachineModel, spec: ModelSpec, threads: int) -> float:
+    """Return the seconds that a form of fork-join takes for the barriers of a loop on a machine."""
+    overheads, beyond = machine.overheads, machine.barrier_beyond
+    curve = overheads.barrier_s if spec.option("region") == "persistent" else overheads.region_s
+    if spec.option("join") == "tree":
+        curve, beyond = overheads.tree_s or curve, "tree"
+    return extrapolated(curve, threads, machine.line_s, beyond)
 
 
 def _policy(subject: Subject, spec: ModelSpec, threads: int, machine: MachineModel, seconds: np.ndarray):

@@ -16,6 +16,7 @@ from ...cython_src.gpu.launches import GPU_ALGORITHMS
 from ...cython_src.plan.barriers import BARRIERS
 from ...forkjoin import models as forkjoin
 from ...tasking import models as tasking
+from ..machine.topology import places_of
 from .peer_models import GPU_TORCH, LLMC, TORCH
 
 # The three switches of task models, as the spec `tasking` takes them.
@@ -334,10 +335,13 @@ SERIAL, PERSISTENT, TASKGRAPH, TASKITER = map(
 
 def forkjoin_forms() -> tuple[ModelSpec, ...]:
     """Return what `REFERENCE` stands for: fork-join in both regions, with every schedule, some sizes of what dynamic
-    and guided hand out, and under each OpenMP library that is found."""
-    options = {name: forkjoin.FORKJOIN.fields[name].choices for name in ("region", "schedule", "runtime")}
+    and guided hand out, under each OpenMP library that is found; and persistent regions with a tree as their barrier,
+    whose schedules hand out their own number."""
+    options = {name: forkjoin.FORKJOIN.fields[name].choices for name in ("region", "schedule", "runtime", "join")}
     result = []
     for *values, chunk in itertools.product(*options.values(), CHUNKS):
+        if values[-1] == "tree" and (values[0] == "loop" or chunk):
+            continue
         written = ":".join(f"{name}={value}" for name, value in zip(options, values, strict=True))
         spec = parse_model(f"forkjoin:{written}:chunk_size={chunk}")
         if not refusals([partial(process_environment, spec)]) and not (chunk and spec.option("schedule") == "static"):
@@ -433,6 +437,8 @@ def make_executor(spec: ModelSpec | str, num_threads: int, *, cpus: list[int] | 
     check_counts([spec], [num_threads])
     options = spec.options.differences()
     cpus = None if cpus is None else cpus[:num_threads]
+    if spec.model.runs_tasks and cpus is not None and num_threads > 2:  # two have no choice whom to steal from
+        options["places"] = places_of(cpus)
     return spec.model.executor_class()(num_threads, cpus=cpus, event_capacity=event_capacity, **options)
 
 

@@ -7,13 +7,14 @@ import numpy as np
 import pytest
 
 from forktask.cython_src.binding.bind import bind
+from forktask.cython_src.errors import UsageError
 from forktask.cython_src.plan.builder import PlanBuilder
 from forktask.cython_src.plan.model import Block, read, update
 from forktask.forkjoin.executor import ForkJoinExecutor, JoblibExecutor, SerialExecutor
 
 FORKJOIN_OPTIONS = [
-    {"region": region, "schedule": schedule, "chunk_size": chunk_size}
-    for region in ("loop", "persistent")
+    {**region, "schedule": schedule, "chunk_size": chunk_size}
+    for region in ({"region": "loop"}, {"region": "persistent"}, {"region": "persistent", "join": "tree"})
     for schedule in ("static", "dynamic", "guided")
     for chunk_size in (0, 1, 3, 100)
 ]
@@ -66,9 +67,15 @@ def test_serial_equals_the_python_form(serial_result):
 
 @pytest.mark.parametrize("options", FORKJOIN_OPTIONS, ids=str)
 def test_forkjoin_equals_serial(options, serial_result):
-    """Check every region, schedule and chunk size, on 1 to 8 threads (more than there may be cores)."""
-    for num_threads in (1, 2, 3, 8):
+    """Check every region, barrier, schedule and chunk size, on 1 to 21 threads (more than there may be cores)."""
+    for num_threads in (1, 2, 3, 8, 21):
         np.testing.assert_array_equal(result(ForkJoinExecutor(num_threads, **options), stencil_plan()), serial_result)
+
+
+def test_a_tree_needs_a_persistent_region():
+    """Check that a barrier which a region for each loop does not have is refused."""
+    with pytest.raises(UsageError, match="join=tree needs region=persistent, got region=loop"):
+        ForkJoinExecutor(2, join="tree")
 
 
 @pytest.mark.parametrize("options", FORKJOIN_OPTIONS[::4], ids=str)
@@ -97,6 +104,7 @@ ALL_EXECUTORS = {
     "loop": lambda: ForkJoinExecutor(2),
     "persistent": lambda: ForkJoinExecutor(2, region="persistent"),
     "persistent-guided": lambda: ForkJoinExecutor(2, region="persistent", schedule="guided"),
+    "persistent-tree": lambda: ForkJoinExecutor(2, region="persistent", join="tree"),
     "joblib": lambda: JoblibExecutor(2),
 }
 

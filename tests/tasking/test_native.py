@@ -37,6 +37,12 @@ def test_deque():
     assert done.stdout.split()[1::2] == names.split() and {*done.stdout.split()[::2]} == {"ok"}
 
 
+def test_thieves_look_near_first():
+    """Check the order of victims on a machine of two sockets, and that those of one distance come in any order."""
+    done = run(build("test_victims", "-Wall", "-Wextra", "-Wno-unused-function"))
+    assert done.returncode == 0, done.stderr
+
+
 @pytest.mark.tsan
 def test_no_race_in_deque():
     """Check the deque under ThreadSanitizer."""

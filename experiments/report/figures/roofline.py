@@ -95,6 +95,11 @@ def _roofs(axis, sweep: Sweep, rows: list[Mapping[str, Any]], decades: float) ->
     x = np.array([low, ridge, high])
     axis.loglog(x, np.minimum(x * bytes_per_s, flops_per_s) / 1e9, color="0.2", linewidth=1.0, zorder=1)
     axis.axvline(ridge, color="0.85", linewidth=0.6, zorder=0)
+    for level, rate in sweep.machine.cache_bandwidth_bytes_per_s.items():
+        if rate > bytes_per_s:
+            edge = min(high, flops_per_s / rate)
+            axis.loglog([low, edge], [low * rate / 1e9, edge * rate / 1e9], ":", color="0.5", linewidth=0.7, zorder=1)
+            axis.annotate(f"L{level}", (low, low * rate / 1e9), fontsize=5.5, color="0.4", va="bottom")
     for row in placed:
         axis.scatter(
             row["intensity"],
@@ -120,8 +125,8 @@ def _roofs(axis, sweep: Sweep, rows: list[Mapping[str, Any]], decades: float) ->
 def caption(sweep: Sweep, plan_id: str) -> list[str]:
     """Return the caption's sentences."""
     return [
-        "(a) Kernels with arithmetic; line: one thread's roofs; area: share of the serial step. (b) All kernels: floor "
-        "over time. Operations and bytes are the plan's own (a model): a floor is the longer of both at peak and "
-        "bandwidth, and says nothing of why a kernel takes longer.",
+        "(a) Kernels with arithmetic; lines: one thread's roofs, dotted those of the caches; area: share of the serial "
+        "step. (b) All kernels: floor over time. Operations and bytes are the plan's own (a model): a floor is the "
+        "longer of both at peak and bandwidth, and says nothing of why a kernel takes longer.",
         "Star: the step by hardware counters." if measured_step(sweep, plan_id) else "No counters on this machine.",
     ]

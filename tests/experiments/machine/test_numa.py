@@ -9,7 +9,7 @@ from experiments.machine.test_environment import topology_files, write_tree
 from experiments.machine.test_info import make_environment, make_machine
 from experiments.synthetic_results import sweep_of, synthetic_rows
 
-from forktask.experiments.machine import fitness, numa
+from forktask.experiments.machine import fitness, limits, machine_peaks, numa
 from forktask.experiments.machine.info import format_page
 from forktask.experiments.report.words import machine_text
 from forktask.experiments.sampling import generation
@@ -142,6 +142,29 @@ def test_info_shows_each_node(tmp_path):
     assert "4 has CPUs none and hidden" in page and "pages of this process: 1 MiB on 0, 2 MiB on 1" in page
     described["environment"] = make_environment()
     assert "Nodes" not in format_page(described)
+
+
+def test_each_pair_of_nodes_is_measured(monkeypatch):
+    """Check whose CPU reads whose memory, that pages are asked for there, and what a refusal leaves."""
+    calls, refusal = [], []
+    topology = {"cpus": [{"cpu": 3, "node": 0}, {"cpu": 4, "node": 0}, {"cpu": 7, "node": 1}]}
+    monkeypatch.setattr(limits, "memory_nodes", lambda: [0, 1])
+    monkeypatch.setattr(limits, "topology_of", lambda cpus: topology)
+    monkeypatch.setattr(limits, "set_memory_policy", lambda *policy: calls.append(policy) or "".join(refusal))
+    monkeypatch.setattr(limits.machine_peaks, "measure_bandwidth", lambda n, s, size, cpus: calls.append(cpus) or 1e9)
+    monkeypatch.setattr(limits.machine_peaks, "measure_load_latency", lambda s, size, cpu: 1e-7)
+    of_one = {"bandwidth_bytes_per_s": 1e9, "latency_s": 1e-7}
+    assert limits._measure_between_nodes(0.1, 100) == {n: {"0": of_one, "1": of_one} for n in "01"}
+    pages = [("node0", [0, 0]), ("node0", [1, 0]), ("node0", [0, 0]), ("node0", [1, 0])]
+    assert calls == [pages[0], [3], pages[1], [3], pages[2], [7], pages[3], [7], ("first_touch", [0, 1])]
+    refusal.append("set_mempolicy: Operation not permitted")
+    assert limits._measure_between_nodes(0.1, 100) == {}
+
+
+def test_a_load_of_memory_is_timed():
+    """Check that a load which needs the one before takes longer out of memory than out of the first cache."""
+    near, far = (machine_peaks.measure_load_latency(0.02, size) for size in (16 << 10, 64 << 20))
+    assert 0 < near < far < 1e-3
 
 
 def test_every_contestant_gets_the_policy_and_the_nodes(monkeypatch):

@@ -176,8 +176,9 @@ def test_results_are_diagnosed_from_any_folder(program, capsys, monkeypatch):
     assert f"no file 'nets.py' here or above {str(program / 'results')!r}" in capsys.readouterr().err
 
 
-def test_compare_takes_a_network(program):
+def test_compare_takes_a_network(program, monkeypatch):
     """Check that an object that exists in this process only is measured in others, and that its name holds its hash."""
+    monkeypatch.setattr("forktask.experiments.plan_check.checking.LIMIT_S", 60.0)
     network = own_network("nets.py:network")
     comparison = ft.compare(network, models="serial", threads=1, out="results/own", quick=True, profile=False)
     results = read_results(comparison.folder)

@@ -118,7 +118,12 @@ int main(int argc, char **argv)
     random_state = seed = argc > 3 ? strtoull(argv[3], NULL, 10) : 1;
     Team team;
     WorkerState *states = forktask_aligned_zeros((size_t)num_threads * sizeof(WorkerState));
-    if (states == NULL || team_open(&team, num_threads, NULL, 2000) != 0)
+    /* Threads by twos on a core, by fours on a node. */
+    int32_t *places = calloc((size_t)num_threads * PLACE_LEVELS, sizeof(int32_t));
+    for (int w = 0; places != NULL && w < num_threads; w++)
+        for (int level = 0; level < PLACE_LEVELS; level++)
+            places[w * PLACE_LEVELS + level] = level == 0 ? 0 : level < 3 ? w / 4 : w / 2;
+    if (states == NULL || places == NULL || team_open(&team, num_threads, NULL, 2000) != 0)
         return 2;
     for (int w = 0; w < num_threads; w++)
         states[w].failed_task = -1;
@@ -137,7 +142,7 @@ int main(int argc, char **argv)
         RecordedGraph graph = {num_tasks, num_tasks, 1,          &loop,     task_loop,
                                offsets,   split,     successors, num_intra, num_cross};
         Replay replay;
-        if (replay_open(&replay, &graph, num_threads, states, 2000) != 0)
+        if (replay_open(&replay, &graph, num_threads, places, states, 2000) != 0)
             return 2;
         replay_reset(&replay, 0, iterations);
         run(&team, replay_work, &replay);
@@ -180,7 +185,8 @@ int main(int argc, char **argv)
         task_offsets[num_tasks] = 3 * num_tasks;
         EagerTable table = {num_tasks, CELLS, task_offsets, kinds, access_list, list_offsets, list_cells};
         Eager eager;
-        if (eager_open(&eager, num_threads, &loop, 1, states, 2000, &table, &wait_after, 4 << random_below(6)) != 0)
+        if (eager_open(&eager, num_threads, places, &loop, 1, states, 2000, &table, &wait_after,
+                       4 << random_below(6)) != 0)
             return 2;
         eager_reset(&eager, 0, iterations);
         run(&team, eager_work, &eager);
@@ -189,6 +195,7 @@ int main(int argc, char **argv)
     }
     team_close(&team);
     free(states);
+    free(places);
     printf("ok %d rounds on %d threads\n", rounds, num_threads);
     return 0;
 }
