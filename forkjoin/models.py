@@ -20,8 +20,8 @@ class ForkJoinOptions(Record):
     region: Annotated[
         str,
         about(
-            "`loop`: Cython's `prange`, a parallel region for each loop; `persistent`: one for the run, one barrier a "
-            "loop",
+            "`loop`: Cython's `prange`, a parallel region for each loop; `persistent`: one for the run, one barrier "
+            "per loop",
             choices=("loop", "persistent"),
         ),
     ] = "loop"
@@ -60,8 +60,8 @@ class StarPUOptions(Record):
     scheduler: Annotated[
         str,
         about(
-            "StarPU's policy: which worker gets a ready task; `dmda` and `dmdas` ask how long a loop's blocks took so "
-            "far, which StarPU keeps below STARPU_HOME",
+            "StarPU's policy: which worker gets a ready task; `dmda` and `dmdas` use the durations of a loop's blocks "
+            "so far, which StarPU keeps below STARPU_HOME",
             choices=("lws", "eager", "ws", "prio", "dmda", "dmdas"),
         ),
     ] = "lws"
@@ -109,7 +109,7 @@ class OffloadOptions(Record):
     kernels: Annotated[
         str,
         about(
-            "what runs on the device, as the names of kernels begin; `pool`: all poolings",
+            "kernels that run on the device, by the beginning of their names; `pool`: all poolings",
             choices=("conv", "fc", "pool", "relu", "softmax", "depthwise", "norm", "optimizer"),
         ),
     ] = "conv"

@@ -33,7 +33,7 @@ _Priority = Annotated[
 _Preemption = Annotated[
     str,
     about(
-        "what a worker that waits does when another process has pushed a working one off its CPU. `stay`: nothing, "
+        "what a waiting worker does when a competing process has pushed a working one off its CPU. `stay`: nothing, "
         "like all other models; `swap`: exchange CPUs with it, which needs a CPU for each worker and blocks without "
         "Python's lock",
         choices=("stay", "swap"),
@@ -90,7 +90,7 @@ class TaskIterOptions(Record):
     slots: Annotated[
         int,
         about(
-            "copies of each input buffer, used in turn by unrolled iterations: loading runs ahead",
+            "copies of each input buffer, used alternately by unrolled iterations: loading runs ahead",
             least=1,
             below=MOST_UNROLL + 1,
         ),

@@ -116,14 +116,14 @@ class PlanOptions(Record, frozen=True):
         str,
         about(
             "auto: by cost, into enough blocks for eight threads; threads=N: for N of them; device: a loop is one "
-            "block, which auto means where only streams of a GPU run it; or images=N,channels=N,rows=N,heads=N of a "
-            "block, any left out"
+            "block (auto where only streams of a GPU run it); or the size of a block, some of "
+            "images=N,channels=N,rows=N,heads=N"
         ),
     ] = "auto"
     weight_gradients: Annotated[
         str,
         about(
-            "partial: a buffer for each group of blocks, summed in order; chain: blocks add to one buffer in turn; "
+            "partial: a buffer for each group of blocks, summed in order; chain: blocks add to one buffer one by one; "
             "commutative: in any order; tree: a buffer for each block, summed in pairs",
             choices=("partial", *FORMS),
         ),
@@ -143,27 +143,25 @@ class PlanOptions(Record, frozen=True):
             choices=("auto", "nchw16", "nchw", "nhwc", "rows"),
         ),
     ] = "auto"
-    optimizer: Annotated[str, about("optimiser", choices=("sgd", "adam", "adamw"))] = "sgd"
-    momentum: Annotated[float, about("of sgd", least=0, below=1)] = 0.9
-    weight_decay: Annotated[float, about("of the optimiser, in PyTorch's convention", least=0)] = 1e-4
+    optimizer: Annotated[str, about("algorithm of the update", choices=("sgd", "adam", "adamw"))] = "sgd"
+    momentum: Annotated[float, about("momentum of SGD", least=0, below=1)] = 0.9
+    weight_decay: Annotated[float, about("weight decay of the optimizer, in PyTorch's convention", least=0)] = 1e-4
     decay: Annotated[
         str,
         about(
-            "parameters that the weight decay is for; matrices: those with more than one dimension",
+            "parameters that the weight decay applies to; matrices: those with more than one dimension",
             choices=("all", "matrices"),
         ),
     ] = "all"
-    betas: Annotated[tuple[float, float], about("of adam and adamw")] = (0.9, 0.999)
-    eps: Annotated[float, about("of adam and adamw", least=0)] = 1e-8
+    betas: Annotated[tuple[float, float], about("decay rates of the moments in Adam and AdamW")] = (0.9, 0.999)
+    eps: Annotated[float, about("epsilon of Adam and AdamW", least=0)] = 1e-8
     label_smoothing: Annotated[
         float, about("share of the target that is spread over all classes", least=0, below=1)
     ] = 0.0
     clip_norm: Annotated[float, about("largest global norm of the gradients; 0: not clipped", least=0)] = 0.0
-    frozen: Annotated[
-        str, about("layers that are not trained, with commas between; a name stands for all below it")
-    ] = ""
+    frozen: Annotated[str, about("layers that are not trained, separated by commas; a name includes all below it")] = ""
     recompute: Annotated[bool, about("keep few activations and compute the others again; needs memory shared")] = False
-    dropout_seed: Annotated[int, about("of dropout", least=0)] = 0
+    dropout_seed: Annotated[int, about("seed of dropout", least=0)] = 0
     check_finite: Annotated[bool, about("a loss that is NaN or infinite fails its block and stops the run")] = False
 
     def __post_init__(self) -> None:

@@ -102,7 +102,7 @@ class RunRow(Row, frozen=True, kw_only=True, tag="run"):
     created: Annotated[Text, says("time, UTC")]
     command: Annotated[Text, says("the user's command")]
     config: Annotated[dict[str, Any], says("the whole configuration")]
-    how_to_read: Annotated[Text, says("comment at the head of the file that was swept")]
+    how_to_read: Annotated[Text, says("comment at the head of the sweep's file")]
     environment: Annotated[dict[str, Any], says("hardware, limits, settings, software, build")]
     environment_id: Annotated[Name, says("short hash of its stable part")]
 
@@ -156,12 +156,13 @@ class MachineRow(Row, frozen=True, kw_only=True, tag="machine"):
             "`latency_s` of a load"
         ),
     ] = field(default_factory=dict)
-    capacity: Annotated[ByThreads, says("how many single threads' work so many do together, by number of threads")]
+    capacity: Annotated[ByThreads, says("arithmetic of that many threads together, in multiples of one thread's")]
     capacity_beside: Annotated[
-        dict[Digits, dict[Digits, Amount]], says("part of the CPUs left beside hogs: by threads, then by hogs")
+        dict[Digits, dict[Digits, Amount]],
+        says("part of the CPUs left by competing processes: by threads, then by their number"),
     ]
-    disturbance: Annotated[dict[str, Real | None], says("as in a sample, while this was measured")]
-    elapsed_s: Annotated[Amount, says("duration of that")]
+    disturbance: Annotated[dict[str, Real | None], says("as in a sample, during this measurement")]
+    elapsed_s: Annotated[Amount, says("duration of this measurement")]
 
 
 NOT_MEASURED = MachineRow(
@@ -184,7 +185,7 @@ class OfShard(Row, frozen=True, kw_only=True):
     """What all rows of a shard have: one generation of one plan, on one node."""
 
     plan_id: Annotated[Name, says("which plan")]
-    interference: Annotated[Count, says("number of hogs")]
+    interference: Annotated[Count, says("number of competing processes")]
     repetition: Annotated[Count, says("which generation")]
     node: Annotated[Node, says(OF_NODE)]
 
@@ -193,7 +194,7 @@ class CapacityRow(OfShard, frozen=True, kw_only=True, tag="capacity"):
     """The capacity again, at the beginning of each generation: its spread is part of the intervals of bounds."""
 
     plan_id: Annotated[Text, says("whose generation; empty: that of all plans")] = ""
-    interference: Annotated[Count, says("number of hogs in it")] = 0
+    interference: Annotated[Count, says("number of competing processes in it")] = 0
     capacity: Annotated[ByThreads, says("by number of threads")]
 
 
@@ -232,7 +233,7 @@ class PlanRow(Row, frozen=True, kw_only=True, tag="plan"):
     iteration_stride: Annotated[Number, says("iterations of one pass")]
     deterministic: Annotated[bool, says("whether results are compared bit by bit")]
     num_parameters: Annotated[Count, says("number of parameter arrays")]
-    interference: Annotated[Count, says("0; tables give samples beside hogs a plan of their own")] = 0
+    interference: Annotated[Count, says("0; tables give samples with competing processes a plan of their own")] = 0
     layers_id: Annotated[
         Text, says("short hash of the network's layers; empty: a graph, or measured before there was one")
     ] = ""
@@ -262,7 +263,7 @@ class PlanRow(Row, frozen=True, kw_only=True, tag="plan"):
 class Measured(OfShard, frozen=True, kw_only=True):
     """What all rows of a measurement have: the conditions under which it was made."""
 
-    config_id: Annotated[Name, says("short hash of model, threads, plan and hogs")]
+    config_id: Annotated[Name, says("short hash of model, threads, plan and competing processes")]
     model: Annotated[ModelSpec, says("with its options")]
     threads: Annotated[Number, says("that execute blocks")]
     check: Annotated[
@@ -339,12 +340,10 @@ class SampleRow(Process, frozen=True, kw_only=True, tag="sample"):
     short_steps: Annotated[Number, says("length of the short timed runs, in iterations")]
     long_steps: Annotated[Number, says("length of the long ones")]
     rounds: Annotated[list[Count], Meta(min_length=1), says("numbers of the rounds in which it had a turn")]
-    short_times_s: Annotated[list[Amount], Meta(min_length=1), says("how long the short runs took, a turn each")]
+    short_times_s: Annotated[list[Amount], Meta(min_length=1), says("how long the short runs took, one per turn")]
     long_times_s: Annotated[list[Amount], Meta(min_length=1), says("how long the long ones took")]
-    num_steps: Annotated[
-        Count, says("of all turns, also untimed ones: what disturbance, counters and energy belong to")
-    ]
-    warmup_lengths: Annotated[list[Count], says("of the runs before")]
+    num_steps: Annotated[Count, says("of all turns, also untimed ones; disturbance, counters and energy are of these")]
+    warmup_lengths: Annotated[list[Count], says("of the warm-up runs before")]
     warmup_times_s: Annotated[list[Amount], says("how long they took")]
     stationary: Annotated[bool, says("false: time was up before the trend of the warm-up ended")]
     prepare_s: Annotated[Amount, says("preparing the executor, once")]
@@ -397,7 +396,7 @@ class SampleRow(Process, frozen=True, kw_only=True, tag="sample"):
         ),
     ]
     libraries_bytes: Annotated[Count, says("what was resident before the plan was made: Python and libraries")]
-    graph_bytes: Annotated[Count, says("about what plan and task graph take")]
+    graph_bytes: Annotated[Count, says("memory of plan and task graph, roughly")]
     frequency_hz: Annotated[Amount | None, says("clock after the turns")]
     libraries: Annotated[list[dict[str, Any]], says("BLAS and OpenMP libraries loaded")]
     gpu: Annotated[Gpu | None, says("device, one-off costs and copies; null on the CPU")]
@@ -409,8 +408,8 @@ class SampleRow(Process, frozen=True, kw_only=True, tag="sample"):
 
 
 class RoundsRow(OfShard, frozen=True, kw_only=True, tag="rounds"):
-    """The rounds of a generation: configurations measured in turns, and what the machine did meanwhile. Written before
-    the samples of its contestants."""
+    """The rounds of a generation: interleaved configurations, and what the machine did meanwhile. Written before the
+    samples of its contestants."""
 
     ALIKE = (("order", "spin_s", "handover_s", "wall_s", "steal_ticks", "pressure_us"),)
 
@@ -481,7 +480,7 @@ class ProfileRow(Process, frozen=True, kw_only=True, tag="profile"):
 
 
 class GpuProfileRow(Process, frozen=True, kw_only=True, tag="gpu_profile"):
-    """The same of a model of a GPU."""
+    """The same for a model of a GPU."""
 
     kernels: Annotated[list[dict[str, Any]], says("of a step: name, time, share, calls")]
     calls: Annotated[list[dict[str, Any]], says("of the driver, likewise")]
@@ -499,7 +498,7 @@ class GpuProfileRow(Process, frozen=True, kw_only=True, tag="gpu_profile"):
 class FailureRow(Measured, frozen=True, kw_only=True, tag="failure"):
     """A sample or profile that failed."""
 
-    measuring: Annotated[Literal["sample", "profile"], says("which of both")]
+    measuring: Annotated[Literal["sample", "profile"], says("which of the two")]
     reason: Annotated[
         Literal["crash", "memory", "timeout", "mismatch", "answer", "machine"],
         says(
@@ -507,7 +506,7 @@ class FailureRow(Measured, frozen=True, kw_only=True, tag="failure"):
             "machine or its settings cannot run it"
         ),
     ]
-    message: Annotated[Text, Meta(min_length=1), says("what it said")]
+    message: Annotated[Text, Meta(min_length=1), says("its message")]
     sample: Annotated[dict[str, Any] | None, says("with `mismatch`, what was measured")]
 
 
@@ -527,9 +526,9 @@ class OfGraph(Row, frozen=True, kw_only=True):
     model: Annotated[ModelSpec, says("with its options")]
     threads: Annotated[Number, says("that execute blocks")]
     graph: Annotated[dict[str, Any], says("pattern, sizes and kernel, or network and options")]
-    repetition: Annotated[Count, says("which one")]
+    repetition: Annotated[Count, says("which generation")]
     position: Annotated[Count, says("in the shuffled order")]
-    interference: Annotated[Count, says("number of hogs")]
+    interference: Annotated[Count, says("number of competing processes")]
     quick: Annotated[bool, says("a check that it works")]
     variables: Annotated[dict[str, Text], says("environment variables of the process")]
     cpus: Annotated[list[Count], says("CPU of each thread")]
@@ -557,7 +556,7 @@ class MetgFailureRow(OfGraph, frozen=True, kw_only=True, tag="metg_failure"):
     """A model that could not be measured on a graph."""
 
     reason: Annotated[Name, says("crash, memory, timeout or machine")]
-    message: Annotated[Text, Meta(min_length=1), says("what it said")]
+    message: Annotated[Text, Meta(min_length=1), says("its message")]
 
 
 class DurationsRow(Row, frozen=True, kw_only=True, tag="durations"):

@@ -118,9 +118,7 @@ class Measure(Placement, frozen=True):
     ] = 20
     target_s: Annotated[
         float,
-        about(
-            "about how long the timed runs of one sample last together, over all its turns", above=0, below=MOST_SECONDS
-        ),
+        about("approximate duration of all timed runs of one sample, over all its turns", above=0, below=MOST_SECONDS),
     ] = 0.3
     least_rounds: Annotated[
         int, about("turns that a sample has at least, each of a short and a long timed run", least=1, below=1001)
@@ -128,7 +126,9 @@ class Measure(Placement, frozen=True):
     warmup_s: Annotated[float, about("longest warm-up before the timed runs", above=0, below=MOST_SECONDS)] = 1.0
     time_limit_s: Annotated[
         float,
-        about("longest time for one sample; what takes longer becomes a row that says so", above=0, below=MOST_SECONDS),
+        about(
+            "longest time for a sample; one that takes longer becomes a row that says so", above=0, below=MOST_SECONDS
+        ),
     ] = TIME_LIMIT_S
     profile: Annotated[
         bool, about("also run each configuration with the event log on, for times of blocks and layers")
@@ -136,7 +136,7 @@ class Measure(Placement, frozen=True):
     profile_repeats: Annotated[
         int,
         about(
-            "profiles of each configuration, each right after a sample: at most one a generation",
+            "profiles of each configuration, each right after a sample: at most one per generation",
             least=1,
             below=100_001,
         ),
@@ -144,9 +144,9 @@ class Measure(Placement, frozen=True):
     budget_s: Annotated[
         float,
         about(
-            "time after which no generation begins; where the rest has room for some plans alone, the quicker ones are "
-            "repeated; generations end when every question is decided and its interval is within 1 %, and after "
-            "`repeats` at the latest; 0: no budget",
+            "time after which no generation begins; where only some plans fit into the rest, the quicker ones get "
+            "further generations; ends earlier when every comparison is decided and its interval is within 1 %, and "
+            "after `repeats` generations; 0: no budget",
             least=0,
             below=MOST_SECONDS,
         ),
@@ -154,7 +154,8 @@ class Measure(Placement, frozen=True):
     sessions: Annotated[
         int,
         about(
-            "sessions in the folder when the command ends, one more at least; from three on intervals are over them",
+            "sessions in the folder when the command ends, at least one more; with three or more, intervals are over "
+            "them",
             least=1,
             below=1001,
         ),
@@ -184,12 +185,12 @@ class Measure(Placement, frozen=True):
     wait_policy: Annotated[
         str,
         about(
-            "whether idle OpenMP threads spin; auto: unless there are more threads than cores, or hogs",
+            "whether idle OpenMP threads spin; auto: unless there are more threads than cores, or competing processes",
             choices=WAIT_POLICIES,
         ),
     ] = "auto"
     memory_limit: Annotated[
-        str, about("such as 1.5GiB: a plan that needs more becomes a row that says so; empty: what is free")
+        str, about("such as 1.5GiB: a plan that needs more becomes a row that says so; empty: the free memory")
     ] = ""
     check: Annotated[
         bool, about("check the plans of networks and graphs of one's own, once, before they are measured")
@@ -249,7 +250,7 @@ class GridPoint:
     Attributes
     ----------
     interference : int
-        Number of hogs.
+        Number of competing processes.
     """
 
     model: ModelSpec
@@ -293,7 +294,7 @@ class Shard(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     Attributes
     ----------
     interference : int
-        Number of hogs.
+        Number of competing processes.
     samples, profiles : dict
         config_id -> place in the order of the sweep. Samples take turns; profiles follow one after the other.
     """
