@@ -1,4 +1,5 @@
-"""Further commands as functions: what tasks cost, tuning, this machine, training. Each returns a `Result`."""
+"""Further commands as functions: what tasks cost, tuning, this machine, training, evaluation. Each returns a
+`Result`."""
 
 from __future__ import annotations
 
@@ -21,21 +22,27 @@ from .experiments.results.folder import dated_folder
 from .experiments.sweep.configuration import Grid
 from .experiments.sweep.tuned import BUDGET, MODELS, SECONDS
 from .experiments.training.config import TrainingConfig
+from .experiments.training.evaluate import EvaluationSettings
 
 if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.figure import Figure
 
-__all__ = ["Result", "info", "metg", "train", "tune"]
+__all__ = ["Result", "evaluate", "info", "metg", "train", "tune"]
 
-METG_SETTINGS, TUNE_SETTINGS, TRAIN_SETTINGS = (
+METG_SETTINGS, TUNE_SETTINGS, TRAIN_SETTINGS, EVALUATE_SETTINGS = (
     [field.name for record in records for field in fields(record)]
-    for records in ((TaskBenchOptions, MetgSettings, PlanOptions), (PlanOptions,), (TrainingConfig,))
+    for records in (
+        (TaskBenchOptions, MetgSettings, PlanOptions),
+        (PlanOptions,),
+        (TrainingConfig,),
+        (TrainingConfig, EvaluationSettings),
+    )
 )
 
 
 class Result(Shown):
-    """What `metg`, `tune`, `info` and `train` return. Printing one prints what the command prints.
+    """What `metg`, `tune`, `info`, `train` and `evaluate` return. Printing one prints what the command prints.
 
     Attributes
     ----------
@@ -257,6 +264,55 @@ def train(
     names, rows = history_table(histories)
     drawings = {"accuracy": lambda column: accuracy_figure(histories, summary, column)}
     return Result(summary.title, pd.DataFrame(rows, columns=names), summary_text(summary), folder, drawings)
+
+
+def evaluate(
+    weights: str | os.PathLike[str],
+    network: str | Network = "cifar10_cnn",
+    data: str = TrainingConfig().data,
+    *,
+    conv: str | Sequence[str] = TrainingConfig().conv,
+    out: str | os.PathLike[str] | None = None,
+    **settings: Any,
+) -> Result:
+    """Evaluate given weights on a data set as `forktask evaluate` does.
+
+    The table has a row for each form of convolutions: accuracy, seconds of a pass, and seconds of each kind of layer in
+    blocks, summed over threads; all medians over the passes.
+
+    Parameters
+    ----------
+    weights : path
+        File of parameters: safetensors, or .pt and .pth of PyTorch.
+    network : str or Network
+    data : str
+        Such as "digits" or "cifar10:FOLDER".
+    conv : str or several
+        Forms of convolutions, which take turns.
+    out : path, optional
+        New or empty folder; default: evaluations/<date and time>.
+    **settings
+        What is evaluated and how often (`split`, `images`, `passes`), and options of the plan (`batch`, ...), of data
+        and model (`threads`, `model`, ...).
+
+    Raises
+    ------
+    UsageError
+        An unknown name or value, weights that are not the network's, data that it cannot read, or a folder that holds
+        something else.
+    """
+    import pandas as pd
+
+    from .experiments.training.evaluate import configure_evaluation, evaluation_table, evaluation_text
+    from .experiments.training.evaluate import evaluate as run_evaluation
+
+    folder = Path(dated_folder("evaluations") if out is None else out)
+    given = {"network": named_network(network, folder.parent), "data": data, "out": str(folder)}
+    config = configure_evaluation({**given, **_of(TrainingConfig, settings)}, _several(conv))
+    measuring = EvaluationSettings(weights=str(weights), **_of(EvaluationSettings, settings))
+    rows = run_evaluation(config, _several(conv), measuring, lambda _: None)
+    table = pd.DataFrame(evaluation_table(rows, config))
+    return Result(f"evaluation in {folder}", table, evaluation_text(rows, config), folder)
 
 
 def _of(record: type, settings: Mapping[str, Any]) -> dict[str, Any]:

@@ -265,6 +265,16 @@ def test_a_ratio_is_that_of_the_tables(tmp_path):
             comparison.ratio(**wrong)
 
 
+def evaluated(folder):
+    """An evaluation of the weights that a training left."""
+    chosen = {"network": "lenet5", "data": "synthetic:64", "model": "serial", "threads": 1}
+    ft.train(**chosen, epochs=1, out=folder / "trained")
+    weights = folder / "trained" / "parameters-seed-0.safetensors"
+    result = ft.evaluate(weights, **chosen, conv=["if", "pad"], batch=4, passes=2, out=folder / "evaluation")
+    assert list(result.table["conv"]) == ["if", "pad"]
+    return result
+
+
 @pytest.mark.parametrize(
     ("make", "columns", "figures", "printed"),
     [
@@ -291,8 +301,14 @@ def test_a_ratio_is_that_of_the_tables(tmp_path):
             ["accuracy"],
             "test accuracy",
         ),
+        (
+            evaluated,
+            {"conv", "accuracy", "time_s", "Conv2d", "Linear", "SoftmaxCrossEntropy"},
+            [],
+            "lenet5 on 6 samples of synthetic:64, batch 4, serial on 1 thread: median of 2 passes",
+        ),
     ],
-    ids=["metg", "tune", "info", "train"],
+    ids=["metg", "tune", "info", "train", "evaluate"],
 )
 def test_each_command_is_a_function_with_a_table(make, columns, figures, printed, tmp_path, monkeypatch):
     """Check table, figures, captions and text of each, and that another figure or setting is refused."""
