@@ -127,7 +127,7 @@ class Comparison(Shown):
 
     def figure(
         self,
-        name: str = "speedup",
+        name: str | None = None,
         *,
         column: str = "double",
         title: bool = True,
@@ -139,8 +139,8 @@ class Comparison(Shown):
 
         Parameters
         ----------
-        name : str
-            One of `figures`.
+        name : str, optional
+            One of `figures`; default: "speedup", or the first that there is without a serial run.
         column : {"double", "single"}
             7 in wide, or 3.3 in and at most 6 in tall.
         title : bool
@@ -159,28 +159,33 @@ class Comparison(Shown):
             shows.
         """
         from .experiments.report import figures
-        from .experiments.report.files import chosen_plan
 
-        return figures.draw(self._sweep, name, chosen_plan(self._sweep, plan), column, title, models, ax)
+        return figures.draw(self._sweep, *self._chosen(name, plan), column, title, models, ax)
 
     def figure_data(
-        self, name: str = "speedup", *, models: Mapping[str, str] | None = None, plan: str | None = None
+        self, name: str | None = None, *, models: Mapping[str, str] | None = None, plan: str | None = None
     ) -> pd.DataFrame:
         """Return the numbers behind a figure, one row per value: panel, quantity, model (or what else is drawn, such as
         a bound), x, value, low and high (ends of the 95 % interval), usable; arguments as for `figure`."""
         from .experiments.report import figures
-        from .experiments.report.files import chosen_plan
 
-        return figures.figure_data(self._sweep, name, chosen_plan(self._sweep, plan), models)
+        return figures.figure_data(self._sweep, *self._chosen(name, plan), models)
 
     def caption(
-        self, name: str = "speedup", *, models: Mapping[str, str] | None = None, plan: str | None = None
+        self, name: str | None = None, *, models: Mapping[str, str] | None = None, plan: str | None = None
     ) -> str:
         """Return a figure's caption, two or three sentences; arguments as for `figure`."""
         from .experiments.report import figures
+
+        return figures.caption(self._sweep, *self._chosen(name, plan), models)
+
+    def _chosen(self, name: str | None, plan: str | None) -> tuple[str, str]:
+        """Return a figure's name and a plan's id."""
+        from .experiments.report import figures
         from .experiments.report.files import chosen_plan
 
-        return figures.caption(self._sweep, name, chosen_plan(self._sweep, plan), models)
+        plan_id = chosen_plan(self._sweep, plan)
+        return name or figures.first_figure(self._sweep, plan_id), plan_id
 
     def ratio(self, model: str, reference: str, *, threads: int | None = None, plan: str | None = None) -> Ratio:
         """Return the time of a model over that of another.

@@ -1,4 +1,5 @@
-"""Further commands as functions: what tasks cost, tuning, this machine, training. Each returns a `Result`."""
+"""Further commands as functions: what tasks cost, tuning, this machine, training, evaluation. Each returns a
+`Result`."""
 
 from __future__ import annotations
 
@@ -21,21 +22,30 @@ from .experiments.results.folder import dated_folder
 from .experiments.sweep.configuration import Grid
 from .experiments.sweep.tuned import BUDGET, MODELS, SECONDS
 from .experiments.training.config import TrainingConfig
+from .experiments.training.evaluate import EvaluationSettings
 
 if TYPE_CHECKING:
     import pandas as pd
+    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-__all__ = ["Result", "info", "metg", "train", "tune"]
+    from .experiments.report.figures.chart import Chart
 
-METG_SETTINGS, TUNE_SETTINGS, TRAIN_SETTINGS = (
+__all__ = ["Result", "evaluate", "info", "metg", "train", "tune"]
+
+METG_SETTINGS, TUNE_SETTINGS, TRAIN_SETTINGS, EVALUATE_SETTINGS = (
     [field.name for record in records for field in fields(record)]
-    for records in ((TaskBenchOptions, MetgSettings, PlanOptions), (PlanOptions,), (TrainingConfig,))
+    for records in (
+        (TaskBenchOptions, MetgSettings, PlanOptions),
+        (PlanOptions,),
+        (TrainingConfig,),
+        (TrainingConfig, EvaluationSettings),
+    )
 )
 
 
 class Result(Shown):
-    """What `metg`, `tune`, `info` and `train` return. Printing one prints what the command prints.
+    """What `metg`, `tune`, `info`, `train` and `evaluate` return. Printing one prints what the command prints.
 
     Attributes
     ----------
@@ -52,34 +62,43 @@ class Result(Shown):
         table: pd.DataFrame,
         text: str,
         folder: Path | None = None,
-        drawings: Mapping[str, Callable[[str], Any]] | None = None,
+        charts: Mapping[str, Callable[[], tuple[Chart, str]]] | None = None,
     ):
         self.table, self.folder, self._title, self._text = table, folder, title, text
-        self._drawings = dict(drawings or {})
-        self.figures = list(self._drawings)
+        self._charts = dict(charts or {})
+        self.figures = list(self._charts)
 
-    def figure(self, name: str | None = None, *, column: str = "double") -> Figure:
-        """Draw a figure, by default the first, 7 in ("double") or 3.3 in ("single") wide.
+    def figure(
+        self, name: str | None = None, *, column: str = "double", title: bool = True, ax: Axes | None = None
+    ) -> Figure:
+        """Draw a figure, by default the first, 7 in ("double") or 3.3 in ("single") wide; of one panel into `ax`.
 
         Raises
         ------
         UsageError
-            Another name or column.
+            Another name or column, or axes for several panels.
         """
-        return self._drawn(name, column)[0]
+        from .experiments.report.figures.chart import drawn
+        from .experiments.report.figures.style import COLUMN_WIDTH_IN, in_style
+
+        check_choice("the column", column, COLUMN_WIDTH_IN)
+        with in_style():
+            return drawn(self._chart(name)[0], column, title, ax)
+
+    def figure_data(self, name: str | None = None) -> pd.DataFrame:
+        """Return the numbers behind a figure, one row per value, as `Comparison.figure_data` does."""
+        from .experiments.analysis.names import with_texts
+
+        return with_texts(self._chart(name)[0].data())
 
     def caption(self, name: str | None = None) -> str:
         """Return a figure's caption."""
-        return self._drawn(name, "double")[1]
+        return self._chart(name)[1]
 
-    def _drawn(self, name: str | None, column: str) -> tuple[Figure, str]:
-        from .experiments.report.figures.style import COLUMN_WIDTH_IN
-
-        check_choice("the column", column, COLUMN_WIDTH_IN)
+    def _chart(self, name: str | None) -> tuple[Chart, str]:
         name = self.figures[0] if name is None and self.figures else name
         check_choice("name of figure", name, self.figures)
-        drawn: tuple[Figure, str] = self._drawings[str(name)](column)
-        return drawn
+        return self._charts[str(name)]()
 
     def _rows(self) -> list[dict[str, Any]]:
         rows: list[dict[str, Any]] = self.table.to_dict("records")
@@ -126,7 +145,7 @@ def metg(
     """
     import pandas as pd
 
-    from .experiments.metg.figure import caption_file, draw
+    from .experiments.metg.figure import caption_file, chart
     from .experiments.metg.metg import default_models, measure_metg
     from .experiments.metg.table import as_csv, format_table
 
@@ -146,11 +165,11 @@ def metg(
         if entry["repeats"]:
             by_name.setdefault(graph_name(entry["graph"]), []).append(entry)
     table = pd.read_csv(io.StringIO(as_csv(result)), keep_default_na=False, na_values=[""])
-    drawings = {
-        name: lambda column, own=own: (draw(own, column), caption_file(own, result["unit_s"]).partition("\n\n")[0])
+    charts = {
+        name: lambda own=own: (chart(own), caption_file(own, result["unit_s"]).partition("\n\n")[0])
         for name, own in by_name.items()
     }
-    return Result(f"METG in {folder}", table, format_table(result), folder, drawings)
+    return Result(f"METG in {folder}", table, format_table(result), folder, charts)
 
 
 def tune(
@@ -246,7 +265,7 @@ def train(
     """
     import pandas as pd
 
-    from .experiments.training.curves import accuracy_figure, history_table
+    from .experiments.training.curves import accuracy_chart, history_table
     from .experiments.training.train import configure, histories_of, summary_text
     from .experiments.training.train import train as run_training
 
@@ -255,8 +274,57 @@ def train(
     summary = run_training(configure(given, resume), resume, lambda _: None)
     histories = histories_of(folder)
     names, rows = history_table(histories)
-    drawings = {"accuracy": lambda column: accuracy_figure(histories, summary, column)}
-    return Result(summary.title, pd.DataFrame(rows, columns=names), summary_text(summary), folder, drawings)
+    charts = {"accuracy": lambda: accuracy_chart(histories, summary)}
+    return Result(summary.title, pd.DataFrame(rows, columns=names), summary_text(summary), folder, charts)
+
+
+def evaluate(
+    weights: str | os.PathLike[str],
+    network: str | Network = "cifar10_cnn",
+    data: str = TrainingConfig().data,
+    *,
+    conv: str | Sequence[str] = TrainingConfig().conv,
+    out: str | os.PathLike[str] | None = None,
+    **settings: Any,
+) -> Result:
+    """Evaluate given weights on a data set as `forktask evaluate` does.
+
+    The table has a row for each form of convolutions: accuracy, seconds of a pass, and seconds of each kind of layer in
+    blocks, summed over threads; all medians over the passes.
+
+    Parameters
+    ----------
+    weights : path
+        File of parameters: safetensors, or .pt and .pth of PyTorch.
+    network : str or Network
+    data : str
+        Such as "digits" or "cifar10:FOLDER".
+    conv : str or several
+        Forms of convolutions, which take turns.
+    out : path, optional
+        New or empty folder; default: evaluations/<date and time>.
+    **settings
+        What is evaluated and how often (`split`, `images`, `passes`), and options of the plan (`batch`, ...), of data
+        and model (`threads`, `model`, ...).
+
+    Raises
+    ------
+    UsageError
+        An unknown name or value, weights that are not the network's, data that it cannot read, or a folder that holds
+        something else.
+    """
+    import pandas as pd
+
+    from .experiments.training.evaluate import configure_evaluation, evaluation_table, evaluation_text
+    from .experiments.training.evaluate import evaluate as run_evaluation
+
+    folder = Path(dated_folder("evaluations") if out is None else out)
+    given = {"network": named_network(network, folder.parent), "data": data, "out": str(folder)}
+    config = configure_evaluation({**given, **_of(TrainingConfig, settings)}, _several(conv))
+    measuring = EvaluationSettings(weights=str(weights), **_of(EvaluationSettings, settings))
+    rows = run_evaluation(config, _several(conv), measuring, lambda _: None)
+    table = pd.DataFrame(evaluation_table(rows, config))
+    return Result(f"evaluation in {folder}", table, evaluation_text(rows, config), folder)
 
 
 def _of(record: type, settings: Mapping[str, Any]) -> dict[str, Any]:

@@ -22,7 +22,18 @@ from .experiments.training.dataset import Dataset
 from .experiments.training.safetensors import read_safetensors, write_safetensors
 from .explaining import Diagnosis, Simulation, Trace, diagnose, simulate, trace
 from .kernels import get_include
-from .measuring import METG_SETTINGS, TRAIN_SETTINGS, TUNE_SETTINGS, Result, info, metg, train, tune
+from .measuring import (
+    EVALUATE_SETTINGS,
+    METG_SETTINGS,
+    TRAIN_SETTINGS,
+    TUNE_SETTINGS,
+    Result,
+    evaluate,
+    info,
+    metg,
+    train,
+    tune,
+)
 from .running import Executor, Run, executor, fit, model_names, run, weights_hash
 from .user_graph import UserGraph
 
@@ -60,6 +71,7 @@ __all__ += [  # noqa: RUF022
     "tune",
     "info",
     "train",
+    "evaluate",
     "Result",
     "simulate",
     "Simulation",
@@ -115,4 +127,5 @@ check_arguments(
     metg=METG_SETTINGS,
     tune=TUNE_SETTINGS,
     train=TRAIN_SETTINGS,
+    evaluate=EVALUATE_SETTINGS,
 )

@@ -219,6 +219,14 @@ def test_a_comparison_has_table_samples_figures_and_report(comparison):
         again.caption("overlay")
 
 
+def test_without_a_serial_run_another_figure_is_the_default(tmp_path):
+    """Check figure, numbers and caption of forms of fork-join and tasks alone."""
+    rows = [row for row in synthetic_rows(repeats=12) if row.get("model") != "serial"]
+    result = ft.Comparison(write_rows(tmp_path, rows))
+    assert result.caption() == result.caption(result.figures[0]) and len(result.figure_data())
+    assert result.figure().axes
+
+
 def test_a_trace_has_logs_tables_and_figures(tmp_path):
     """Check that a trace is what the command leaves, with a table of losses and both pictures, and can be diagnosed."""
     from matplotlib.figure import Figure
@@ -265,6 +273,16 @@ def test_a_ratio_is_that_of_the_tables(tmp_path):
             comparison.ratio(**wrong)
 
 
+def evaluated(folder):
+    """An evaluation of the weights that a training left."""
+    chosen = {"network": "lenet5", "data": "synthetic:64", "model": "serial", "threads": 1}
+    ft.train(**chosen, epochs=1, out=folder / "trained")
+    weights = folder / "trained" / "parameters-seed-0.safetensors"
+    result = ft.evaluate(weights, **chosen, conv=["if", "pad"], batch=4, passes=2, out=folder / "evaluation")
+    assert list(result.table["conv"]) == ["if", "pad"]
+    return result
+
+
 @pytest.mark.parametrize(
     ("make", "columns", "figures", "printed"),
     [
@@ -291,8 +309,14 @@ def test_a_ratio_is_that_of_the_tables(tmp_path):
             ["accuracy"],
             "test accuracy",
         ),
+        (
+            evaluated,
+            {"conv", "accuracy", "time_s", "Conv2d", "Linear", "SoftmaxCrossEntropy"},
+            [],
+            "lenet5 on 6 samples of synthetic:64, batch 4, serial on 1 thread: median of 2 passes",
+        ),
     ],
-    ids=["metg", "tune", "info", "train"],
+    ids=["metg", "tune", "info", "train", "evaluate"],
 )
 def test_each_command_is_a_function_with_a_table(make, columns, figures, printed, tmp_path, monkeypatch):
     """Check table, figures, captions and text of each, and that another figure or setting is refused."""
@@ -300,9 +324,14 @@ def test_each_command_is_a_function_with_a_table(make, columns, figures, printed
     result = make(tmp_path)
     assert columns <= set(result.table.columns) and len(result.table) and result.figures == figures
     assert printed in str(result) and "<table>" in result._repr_html_() and "rows>" in repr(result)
+    import matplotlib.pyplot as plt
+
     for name in figures:
         assert result.figure(name, column="single").get_size_inches()[0] == pytest.approx(3.3)
         assert result.figure().axes and len(result.caption(name).split()) > 10
+        assert len(result.figure_data(name)) and set(result.figure_data(name)["model"]) == {"serial"}
+        mine = plt.figure().add_subplot()
+        assert result.figure(name, ax=mine) is mine.figure and mine.get_ylabel()
     with pytest.raises(ft.UsageError, match="name of figure"):
         result.figure("nope")
 

@@ -29,7 +29,7 @@ SAMPLES = {
     **dict.fromkeys(("num_cross", "events", "successors"), np.zeros(1, np.int32)),
     **dict.fromkeys(("kernel", "function"), print),
     **{name: {} for name in ("about", "loops", "buffers", "operands", "values")},
-    **dict.fromkeys(("edge_kind", "found"), None),
+    **dict.fromkeys(("edge_kind", "result"), None),
     **dict.fromkeys(("losses", "low", "high", "elapsed_s"), 1.0),
     **dict.fromkeys(("bounds", "index"), (0,)),
     **dict.fromkeys(("name", "description", "where", "path", "out", "results", "buffer"), "stored"),
@@ -107,7 +107,7 @@ def samples():
         for name in module.__all__:
             value = getattr(module, name)
             elsewhere = (ft.BoundPlan, ft.from_torch, ft.check_against_torch)  # the last two need PyTorch
-            elsewhere += (ft.info, ft.metg, ft.tune, ft.train)  # what they take would be measured
+            elsewhere += (ft.info, ft.metg, ft.tune, ft.train, ft.evaluate)  # what they take would be measured
             made_here = value in elsewhere or (inspect.isclass(value) and issubclass(value, BaseException))
             if callable(value) and not made_here:
                 result[f"{module.__name__}.{name}"] = value
@@ -198,6 +198,7 @@ def nothing_is_measured(monkeypatch, tmp_path):
         (lambda: ft.tune(budget="x"), "budget", "'x'"),
         (lambda: ft.train(data=3), "data", "3"),
         (lambda: ft.train(epochs="x"), "epochs", "'x'"),
+        (lambda: ft.evaluate("w.safetensors", pases=3), "pases", "'pases'"),
         (lambda: ft.fit("lenet5", 3), "data", "3"),
         (lambda: ft.initialise(ft.bind(plan()), seed=-1), "seed", "-1"),
         (lambda: ft.run("lenet5", seed="x"), "seed", "'x'"),

@@ -21,11 +21,11 @@ def add_arguments(parser: ArgumentParser) -> None:
     from ...cython_src.lowering.options import PlanOptions
     from ...cython_src.records import fields
     from ..training.config import TrainingConfig
-    from ..training.evaluate import EvaluationSettings
+    from ..training.evaluate import DEFAULTS, EvaluationSettings
 
     add_fields(parser, EvaluationSettings)
     others = tuple(field.name for field in fields(TrainingConfig) if field.name not in FIELDS)
-    add_fields(parser, TrainingConfig, leave_out=others, bind="close", batch=100, fusion="none")
+    add_fields(parser, TrainingConfig, leave_out=others, **DEFAULTS)
     add_fields(parser, PlanOptions, leave_out=tuple(f.name for f in fields(PlanOptions) if f.name != "conv"), axes=True)
     parser.add_argument("--oversubscribe", action="store_true", help="allow more threads than CPUs")
     add_device(parser)
@@ -37,16 +37,14 @@ def call(arguments: Namespace) -> int:
     """Evaluate, and print accuracy and times."""
     import msgspec
 
-    from ...cython_src.networks.registry import get_network
     from ..training.config import TrainingConfig
-    from ..training.evaluate import EvaluationSettings, evaluate, evaluation_text
-    from ..training.train import configure
+    from ..training.evaluate import EvaluationSettings, configure_evaluation, evaluate, evaluation_text
 
     forms = getattr(arguments, "conv", (TrainingConfig().conv,))
-    requested = {**given(arguments, TrainingConfig), "conv": forms[0], "out": folder_of(arguments)}
-    config = configure(requested, False, arguments.device, arguments.oversubscribe)
+    requested = {**given(arguments, TrainingConfig), "out": folder_of(arguments)}
+    config = configure_evaluation(requested, forms, arguments.device, arguments.oversubscribe)
     settings = EvaluationSettings(**given(arguments, EvaluationSettings))
     rows = evaluate(config, forms, settings, progress_printer(arguments))
     as_json = msgspec.json.format(msgspec.json.encode(rows), indent=1).decode()
-    print(as_json if arguments.json else evaluation_text(rows, config, get_network(config.network)))
+    print(as_json if arguments.json else evaluation_text(rows, config))
     return 0

@@ -6,23 +6,13 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 from matplotlib.figure import Figure
 
 from ...cython_src.typed_text import rounded
 from ..report.figures.axes import cross_out
-from ..report.figures.heading import write_lines
-from ..report.figures.style import (
-    ModelStyle,
-    add_legend,
-    finish,
-    in_style,
-    marker_look,
-    model_handles,
-    model_styles,
-    new_figure,
-    panel_title,
-    save,
-)
+from ..report.figures.chart import Chart, Panel, drawn
+from ..report.figures.style import ModelStyle, in_style, marker_look, model_handles, model_styles, save
 from ..results.files import write_atomically
 from ..tables.numbers import plural
 from .graphs import describe_graph, graph_name
@@ -43,26 +33,47 @@ def draw_all(table: Mapping[str, Any], folder: Path, kind: str) -> list[Path]:
 
 
 def draw(entries: Sequence[Mapping[str, Any]], column: str) -> Figure:
-    """Draw efficiency over task granularity, a panel for each graph and thread count, with METG(50 %) marked."""
-    shown = dict.fromkeys((graph_name(e["graph"]), e["threads"]) for e in entries)
-    graphs = {name: describe_graph(e["graph"]) for e in entries for name in [graph_name(e["graph"])]}
-    styles = model_styles([e["model"] for e in entries])
+    """Draw `chart`."""
     with in_style():
-        figure, axes = new_figure(column, len(shown), share="all")
-        for axis, (name, threads) in zip(axes, shown, strict=True):
-            panel_title(axis, name if len(graphs) > 1 else plural(threads, "thread"))
-            axis.axhline(HALF, color="0.6", linewidth=0.6, linestyle=":")
-            for entry in (e for e in entries if (graph_name(e["graph"]), e["threads"]) == (name, threads)):
-                _draw_entry(axis, entry, styles[entry["model"]])
-            axis.set_xscale("log")
-            axis.set_ylim(0, 1.05)
-            axis.set_xlabel("task granularity (ns)")
-            axis.grid(True, axis="y")
-        axes[0].set_ylabel("efficiency")
-        add_legend(figure, column, model_handles(styles, list(styles)))
-        facts = [*graphs.values()] if len(graphs) == 1 else [f"{plural(t, 'thread')}" for t in {t for _, t in shown}]
-        write_lines(figure, facts, column)
-        return finish(figure)
+        return drawn(chart(entries), column)
+
+
+def chart(entries: Sequence[Mapping[str, Any]]) -> Chart:
+    """Return efficiency over task granularity, a panel for each graph and thread count, with METG(50 %) marked."""
+    shown: dict[tuple[str, int], list[Mapping[str, Any]]] = {}
+    for entry in entries:
+        shown.setdefault((graph_name(entry["graph"]), entry["threads"]), []).append(entry)
+    graphs = {name: describe_graph(own[0]["graph"]) for (name, _), own in shown.items()}
+    styles = model_styles([e["model"] for e in entries])
+
+    def paint(axis, own: Sequence[Mapping[str, Any]], number: int) -> None:
+        axis.axhline(HALF, color="0.6", linewidth=0.6, linestyle=":")
+        for entry in own:
+            _draw_entry(axis, entry, styles[entry["model"]])
+        axis.set_xscale("log")
+        axis.set_ylim(0, 1.05)
+        axis.set(xlabel="task granularity (ns)", ylabel="" if number else "efficiency")
+        axis.grid(True, axis="y")
+
+    panels = [
+        Panel(
+            pd.concat(map(_rows, own)),
+            "efficiency",
+            name if len(graphs) > 1 else plural(threads, "thread"),
+            paint=lambda axis, _, own=own, number=number: paint(axis, own, number),
+        )
+        for number, ((name, threads), own) in enumerate(shown.items())
+    ]
+    facts = [*graphs.values()] if len(graphs) == 1 else [f"{plural(t, 'thread')}" for t in {t for _, t in shown}]
+    handles = model_handles(styles, list(styles))
+    return Chart(panels, facts, styles, "task granularity (ns)", same_scale=True, handles=handles)
+
+
+def _rows(entry: Mapping[str, Any]) -> pd.DataFrame:
+    """Return the points of a model."""
+    names = {"granularity_s": "x", "efficiency": "value", "efficiency_low": "low", "efficiency_high": "high"}
+    rows = pd.DataFrame(entry["curve"])[list(names)].rename(columns=names)
+    return rows.assign(model=entry["model"], x=rows["x"] * 1e9, usable=entry["usable"])
 
 
 def _draw_entry(axis, entry: Mapping[str, Any], style: ModelStyle) -> None:

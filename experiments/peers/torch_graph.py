@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 import operator
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any, NoReturn
 
 import torch
@@ -48,15 +48,12 @@ from ...cython_src.networks.layers import (
     Tokens,
 )
 
-MOVES = {
-    "alias", "chunk", "clone", "contiguous", "expand", "expand_as", "flatten", "movedim", "narrow", "numpy_T",
-    "permute", "ravel", "reshape", "select", "slice", "split", "split_with_sizes", "squeeze", "swapaxes", "t",
-    "transpose", "unbind", "unflatten", "unsafe_chunk", "unsafe_split", "unsqueeze", "view", "view_as", "_unsafe_view",
-}  # fmt: skip
+MOVES = ("clone", "_unsafe_view", "unsafe_chunk", "unsafe_split")  # with all whose result is a view by its schema
 UNTAGGED = ("hardsigmoid", "hardswish", "relu6")  # elementwise operations that PyTorch does not mark as such
 # Where an activation is recognised, and its values there.
 POINTS = torch.cat([torch.linspace(-20, 20, 4001, dtype=torch.float64), torch.tensor([-1e6, -1e2, 1e2, 1e6]).double()])
-ACTIVATIONS = {
+ACTIVATIONS: dict[type[Layer] | None, torch.Tensor] = {
+    None: POINTS,
     ReLU: functional.relu(POINTS),
     ReLU6: functional.relu6(POINTS),
     Sigmoid: torch.sigmoid(POINTS),
@@ -67,19 +64,13 @@ MASKED = -1e4  # what a mask adds at most where a token is not seen
 OTHERWISE = "write that part with the layers of docs/reference/layers.md"
 _ATTENTION = "use scaled_dot_product_attention for attention (attn_implementation='sdpa'), and return logits"
 REMEDIES = {
-    "bernoulli": "use Dropout in place of stochastic depth",
-    "bmm": _ATTENTION,
+    **dict.fromkeys(("bernoulli", "feature_dropout"), "use Dropout"),
+    **dict.fromkeys(("bmm", "matmul", "softmax"), _ATTENTION),
+    **dict.fromkeys(("conv1d", "conv3d", "conv_transpose2d"), "use Conv2d"),
+    **dict.fromkeys(("group_norm", "instance_norm"), "use BatchNorm2d"),
     "cat": "add tensors instead (x + y)",
-    "conv1d": "use Conv2d",
-    "conv3d": "use Conv2d",
-    "conv_transpose2d": "use Conv2d",
-    "feature_dropout": "use Dropout",
-    "group_norm": "use BatchNorm2d",
-    "instance_norm": "use BatchNorm2d",
-    "matmul": _ATTENTION,
     "mean": "take the mean over all pixels of maps, as AdaptiveAvgPool2d(1) does",
     "rms_norm": "use LayerNorm",
-    "softmax": _ATTENTION,
 }
 
 
@@ -112,25 +103,21 @@ class Value:
     ----------
     positions : tensor of int, optional
         Of its elements in `source`; None: the first ones, in order.
-    base, numbers : Value and tensor, optional
-        It is a function of each element of `base` which is no layer yet; its values at `POINTS`.
-    tables : dict
-        Tables, "positions" and "types", that are added to it and are no layer yet.
+    numbers : tensor, optional
+        It is a function of each of these elements that is no layer yet; its values at `POINTS`.
+    types : Value, optional
+        The table of types that is added to it, which is no layer yet.
     node : Node, optional
         That made it what is no layer yet.
-    settled : Value, optional
-        What it is once all is layers.
     """
 
     source: str
     shape: Shape
     positions: torch.Tensor | None = None
     is_parameter: bool = False
-    base: Value | None = None
     numbers: torch.Tensor | None = None
-    tables: dict[str, Value] = field(default_factory=dict)
+    types: Value | None = None
     node: fx.Node | None = None
-    settled: Value | None = None
 
     @property
     def at(self) -> torch.Tensor:
@@ -162,7 +149,7 @@ class Reader:
 
     def __init__(self, module: torch.nn.Module, exported: torch.export.ExportedProgram, samples: torch.Tensor):
         self.exported, self.modules = exported, dict(module.named_modules())
-        names = {id(p): name for name, p in reversed([*module.named_parameters(remove_duplicate=False)])}
+        names = {id(p): name for name, p in module.named_parameters()}
         self.first_name = {name: names[id(p)] for name, p in module.named_parameters(remove_duplicate=False)}
         self.own_shapes = {name: tuple(array.shape) for name, array in module.state_dict().items()}
         self.tokens, self.num_samples = not samples.is_floating_point(), len(samples)
@@ -171,7 +158,6 @@ class Reader:
         self.layers: list[Layer] = []
         self.weights: dict[str, Value] = {}
         self.embeddings: dict[str, str] = {}  # parameter -> layer
-        self.read_once: set[str] = set()  # embeddings
         self.vocabulary, self.num_positions = 0, shape[0]
         self.node: fx.Node = next(iter(exported.graph.nodes))
 
@@ -181,16 +167,12 @@ class Reader:
         if len(answers) != 1:
             raise UsageError(f"a module must answer with logits, got {len(answers)} tensors; return the logits alone")
         (output,) = (node for node in graph.nodes if node.name == answers[0])
-        needed, left = {output}, [output]
-        while left:
-            further = set(left.pop().all_input_nodes) - needed
-            needed |= further
-            left += further
+        graph.eliminate_dead_code()
         values = dict(self.placeholders())
         for self.node in graph.nodes:
-            if self.node in needed and self.node.op == "get_attr":
+            if self.node.op == "get_attr":
                 values[self.node] = getattr(self.exported.graph_module, str(self.node.target))
-            elif self.node in needed and self.node.op == "call_function":
+            elif self.node.op == "call_function" and not _operation(self.node.target).startswith("_assert"):
                 args, kwargs = fx.node.map_arg((self.node.args, self.node.kwargs), values.__getitem__)
                 values[self.node] = self.call(self.node.target, args, kwargs)
         self.node = output
@@ -210,7 +192,7 @@ class Reader:
 
     def network(self, name: str, answer: Any, mask: int | None) -> Network:
         """Return the network of all layers, and of the softmax of an answer."""
-        answer = self.settle(answer) if isinstance(answer, Value) else Value("input", ())
+        answer = self.ready(answer) if isinstance(answer, Value) else Value("input", ())
         shape, by_class = self.shapes[answer.source], self.tokens and len(answer.shape) == 2
         whole = answer.positions is None and answer.shape == (self.num_samples, *shape[by_class:])
         if not whole or len(shape) != 1 + self.tokens:
@@ -235,7 +217,7 @@ class Reader:
             if after != self.shapes[layer.name]:
                 raise UsageError(
                     f"{layer.name!r} of a network from PyTorch must have results of shape {after}, got "
-                    f"{self.shapes[layer.name]}; leave out ceil_mode"
+                    f"{self.shapes[layer.name]}; leave out ceil_mode, and padding on one side"
                 )
         return network
 
@@ -255,9 +237,9 @@ class Reader:
         path = next((path for path in reversed(stack) if path in self.modules), "")
         return path, type(self.modules[path]).__name__
 
-    def named(self, kind: str, node: fx.Node | None = None) -> str:
+    def named(self, kind: str) -> str:
         """Return a name for a layer without parameters: its module's, or in a module of several layers the kind's."""
-        path, _ = self.place(node or self.node)
+        path, _ = self.place(self.node)
         is_leaf = path and not any(self.modules[path].children())
         return self.unique(path if is_leaf else f"{path}.{kind}".removeprefix("."))
 
@@ -297,8 +279,6 @@ class Reader:
         if target is operator.getitem:
             return args[0][args[1]]
         name = _operation(target)
-        if name in MOVES:
-            return self.move(target, args, kwargs)
         if name.startswith("new_") or name.endswith("_like"):  # of a tensor the shape alone counts
             empty = torch.empty(operands[0].shape, dtype=self.node.all_input_nodes[0].meta["val"].dtype)
             return target(*tree_map_only(Value, lambda _: empty, args), **kwargs)
@@ -307,100 +287,83 @@ class Reader:
             given = {a.name: a.default_value for a in schema if a.has_default_value()}
             given |= {**dict(zip((a.name for a in schema), args, strict=False)), **kwargs}
             return operation(**{{"self": "input"}.get(key, key): value for key, value in given.items()})
-        if torch.Tag.pointwise in getattr(target, "tags", ()) or name in UNTAGGED:
+        if torch.Tag.pointwise in target.tags or name in UNTAGGED:
             return self.elementwise(name, target, args, kwargs)
+        if name in MOVES or any(r.alias_info and not r.alias_info.is_write for r in target._schema.returns):
+            args, kwargs = tree_map_only(Value, lambda value: self.ready(value).at, (args, kwargs))
+            return tree_map_only(torch.Tensor, operands[0].moved, target(*args, **kwargs))
         self.refuse()
-
-    def move(self, target: Any, args: Sequence, kwargs: Mapping) -> Any:
-        """Return what an operation that moves elements makes of a value."""
-        leaves = [self.settle(leaf) for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Value)]
-        args, kwargs = tree_map_only(Value, lambda value: self.settle(value).at, (args, kwargs))
-        return tree_map_only(torch.Tensor, leaves[0].moved, target(*args, **kwargs))
 
     def elementwise(self, name: str, target: Any, args: Sequence, kwargs: Mapping) -> Value:
         """Return a function of each element of one tensor, the sum of two, or of one and a table."""
-        args, kwargs = tree_map_only(Value, lambda value: value.settled or value, (args, kwargs))
         leaves = tree_leaves((args, kwargs))
         operands = [leaf for leaf in leaves if isinstance(leaf, Value)]
+        first, second = operands[0], operands[-1]
         is_sum = name == "add" and len(operands) == 2 and kwargs.get("alpha", 1) == 1
-        if any(value.is_parameter for value in operands):
-            first, second = operands if is_sum else operands[:1] * 2
-            if first.is_parameter == second.is_parameter:
+        if first.is_parameter or second.is_parameter:
+            if not is_sum or first.is_parameter == second.is_parameter:
                 self.refuse("a parameter stands outside of a layer", "use it in a layer of PyTorch's")
             return self.with_table(*((second, first) if first.is_parameter else (first, second)))
-        bases = list({id(value.base or value): value.base or value for value in operands}.values())
-        if len(bases) == 1 and not any(isinstance(leaf, torch.Tensor) and leaf.numel() > 1 for leaf in leaves):
-            base = self.settle(bases[0])
+        of_one = len({(value.source, value.positions) for value in operands}) == 1
+        if of_one and not any(isinstance(leaf, torch.Tensor) and leaf.numel() > 1 for leaf in leaves):
             args = tree_map_only(Value, lambda v: (POINTS if v.numbers is None else v.numbers).clone(), args)
-            return Value("", base.shape, base=base, numbers=target(*args, **kwargs), node=self.node)
+            numbers, base = target(*args, **kwargs), self.ready(replace(first, numbers=None))
+            for kind, known in ACTIVATIONS.items():
+                if torch.allclose(numbers.double(), known, ROUNDING, ROUNDING):
+                    return self.alike(kind, base) if kind else base
+            return replace(base, numbers=numbers, node=self.node)
         if not is_sum:
             self.refuse("of two tensors only the sum is a layer", "add them instead (x + y)")
-        first, second = map(self.settle, operands)
+        first, second = self.ready(first), self.ready(second)
         in_order = first.positions is second.positions is None
         if first.shape != second.shape or not (in_order or torch.equal(first.at, second.at)):
             self.refuse("the tensors have different shapes", "sum two of one shape")
-        return self.alike(Add, self.node, first, second)
+        return self.alike(Add, first, second)
 
     def with_table(self, value: Value, table: Value) -> Value:
         """Return a value with a row of a table added to each token."""
-        value = self.settle(value) if value.numbers is not None else value
         shape, own = self.shapes[value.source], self.own_shapes[table.source]
         if not self.tokens or len(shape) != 2 or value.positions is not None or value.shape[1:] != shape:
             self.refuse("a parameter is added outside of a layer", "use the bias of a layer")
         rows, first = table.at.broadcast_to(value.shape), torch.arange(math.prod(shape)).view(shape)
-        kind = "positions" if bool((rows == first).all()) else "types"
-        if kind == "types" and (own != (TYPES, shape[1]) or not bool((rows == first[0]).all())):
-            self.refuse("a row is added that is not that of the token's position", "add row t to token t")
-        if kind in value.tables:
-            self.refuse("two tables of one kind are added", "add one")
         whole = Value(table.source, (math.prod(own) // shape[1], shape[1]), is_parameter=True)
-        return replace(value, tables={**value.tables, kind: whole}, node=self.node, settled=None)
+        if own == (TYPES, shape[1]) and not value.types and bool((rows == first[0]).all()):
+            return replace(value, types=whole, node=self.node)
+        if not bool((rows == first).all()):
+            self.refuse("a row is added that is not that of the token's position", "add row t to token t")
+        types, name = value.types, self.parameters("positions", whole)
+        self.num_positions = whole.shape[0]
+        embedding = next(layer for layer in self.layers if layer.name == value.source)
+        alone = all(len(node.users) == 1 for node in self.node.all_input_nodes)
+        if isinstance(embedding, Embedding) and not embedding.positions and not types and alone:
+            self.layers[self.layers.index(embedding)] = replace(embedding, positions=name)
+            return value
+        second = {"types": self.parameters("types", types)} if types else {}
+        return self.add(Positions, name, [value], shape, **second)
 
-    def settle(self, value: Value) -> Value:
-        """Return a value as elements of a layer's output; that layer is added where it is none yet."""
-        if value.settled is None:
-            function = self.activation if value.numbers is not None else self.embedded if value.tables else None
-            value.settled = function(value) if function else value
-        return value.settled
+    def ready(self, value: Value) -> Value:
+        """Return a value that is elements of a layer's output."""
+        if value.numbers is not None:
+            kinds = "ReLU, ReLU6, Sigmoid or GELU(approximate='tanh')"
+            self.refuse("no activation that exists has its values", f"use {kinds}", value.node)
+        if value.types:
+            self.refuse("types are added without positions", "add positions after them", value.node)
+        return value
 
-    def activation(self, value: Value) -> Value:
-        """Return the result of the activation that has a value's numbers."""
-        assert value.base is not None and value.numbers is not None
-        for kind, numbers in {None: POINTS, **ACTIVATIONS}.items():
-            if torch.allclose(value.numbers.double(), numbers, ROUNDING, ROUNDING):
-                return self.alike(kind, value.node, value.base) if kind else value.base
-        kinds = "ReLU, ReLU6, Sigmoid or GELU(approximate='tanh')"
-        self.refuse("no activation that exists has its values", f"use {kinds}", value.node)
-
-    def embedded(self, value: Value) -> Value:
-        """Return the sum of a value and its tables."""
-        positions, types = value.tables.get("positions"), value.tables.get("types")
-        if positions is None:
-            self.refuse("types are added without positions", "add positions too", value.node)
-        name, source = self.parameters("positions", positions), Value(value.source, value.shape)
-        self.num_positions = positions.shape[0]
-        if types is None and value.source in self.read_once:
-            number = next(i for i, layer in enumerate(self.layers) if layer.name == value.source)
-            self.layers[number] = replace(self.layers[number], positions=name)
-            return source
-        second = {"types": self.parameters("types", types)} if types is not None else {}
-        return self.add(Positions, name, [source], self.shapes[value.source], **second)
-
-    def alike(self, kind: type[Layer], node: fx.Node | None, *sources: Value, **fields: Any) -> Value:
+    def alike(self, kind: type[Layer], *sources: Value, **fields: Any) -> Value:
         """Add a layer whose results lie as what it reads does, and return them."""
         (first, *_), shape = sources, self.shapes[sources[0].source]
         every = self.num_samples * math.prod(shape)
-        if math.prod(first.shape) != every or (
-            first.positions is not None and first.positions.unique().numel() != every
-        ):
-            self.refuse("it reads a part of a layer's output", "let it read the whole", node)
-        made = self.add(kind, self.named(kind.__name__.lower(), node), sources, shape, **fields)
+        distinct = math.prod(first.shape) if first.positions is None else first.positions.unique().numel()
+        if math.prod(first.shape) != every or distinct != every:
+            self.refuse("it reads a part of a layer's output", "let it read the whole")
+        made = self.add(kind, self.named(kind.__name__.lower()), sources, shape, **fields)
         return Value(made.source, first.shape, first.positions)
 
     def maps(self, value: Any) -> Value:
         """Return a value that is maps as a layer leaves them."""
         if isinstance(value, Value) and not value.is_parameter:
-            value = self.settle(value)
+            value = self.ready(value)
             shape = self.shapes[value.source]
             if not self.tokens and len(shape) == 3 and value.positions is None and value.shape[1:] == shape:
                 return value
@@ -410,7 +373,7 @@ class Reader:
         """Return a value whose tokens all have their features side by side, and which token stands where."""
         if not self.tokens:
             self.refuse("it is a layer of tokens, and the samples are images", "use layers of images")
-        value = self.settle(value)
+        value = self.ready(value)
         shape, at = self.shapes[value.source], value.at
         if len(shape) == 2 and at.shape[-1:] == shape[1:]:
             order = at[..., 0] // shape[1]
@@ -430,25 +393,23 @@ class Reader:
         made = self.add(kind, name, [value], (self.shapes[value.source][0], features), **fields)
         return made.moved(order[..., None] * features + torch.arange(features))
 
-    def square(self, what: str, numbers: int | Sequence[int]) -> int:
-        """Return a size that is the same in both directions."""
-        several = {numbers} if isinstance(numbers, int) else set(numbers)
-        if len(several) != 1:
-            self.refuse(f"{what} differs in both directions", "use the same")
-        return several.pop()
+    def square(self, **sizes: int | Sequence[int]) -> dict[str, int]:
+        """Return sizes that are the same in both directions."""
+        several = {what: {numbers} if isinstance(numbers, int) else {*numbers} for what, numbers in sizes.items()}
+        for what, numbers in several.items():
+            if len(numbers) != 1:
+                self.refuse(f"{what} differs in both directions", "use the same")
+        return {what: number for what, (number,) in several.items()}
 
     # Operations that are layers, by their names and arguments.
 
     def op_conv2d(self, input, weight, bias, stride, padding, dilation, groups) -> Value:
-        source, kernel = self.maps(input), self.square("kernel", weight.shape[2:])
-        reach = self.square("dilation", dilation) * (kernel - 1)
-        if isinstance(padding, str) and padding == "same" and reach % 2:
-            self.refuse("padding differs from side to side", "use an odd kernel")
+        source, sizes = self.maps(input), self.square(kernel=weight.shape[2:], stride=stride, dilation=dilation)
+        reach = sizes["dilation"] * (sizes["kernel"] - 1)
         padding = {"valid": 0, "same": reach // 2}[padding] if isinstance(padding, str) else padding
-        sizes = {"stride": stride, "padding": padding, "dilation": dilation}
-        fields = {what: self.square(what, numbers) for what, numbers in sizes.items()}
-        fields |= {"out_channels": weight.shape[0], "kernel": kernel, "groups": groups, "bias": bias is not None}
-        return self.add(Conv2d, self.parameters("conv", weight, bias), [source], self.shape(), **fields)
+        fields = {**sizes, **self.square(padding=padding), "out_channels": weight.shape[0], "groups": groups}
+        name = self.parameters("conv", weight, bias)
+        return self.add(Conv2d, name, [source], self.shape(), **fields, bias=bias is not None)
 
     def op_batch_norm(self, input, weight, bias, running_mean, momentum, eps, **_) -> Value:
         source = self.maps(input)
@@ -460,32 +421,26 @@ class Reader:
         return self.add(BatchNorm, name, [source], self.shape(), eps=eps, momentum=momentum)
 
     def op_max_pool2d(self, input, kernel_size, stride, padding, dilation, **_) -> Value:
-        if self.square("dilation", dilation) != 1:
+        if self.square(dilation=dilation)["dilation"] != 1:
             self.refuse("pixels of a window lie apart", "leave out dilation")
-        sizes = {"size": kernel_size, "stride": stride or kernel_size, "padding": padding}
-        return self.pool(MaxPool, input, {what: self.square(what, numbers) for what, numbers in sizes.items()})
+        return self.pool(MaxPool, input, kernel_size, stride, padding=padding)
 
     def op_avg_pool2d(self, input, kernel_size, stride, padding, divisor_override, **_) -> Value:
-        if self.square("padding", padding) or divisor_override:
+        if self.square(padding=padding)["padding"] or divisor_override:
             self.refuse("there is padding, or another divisor", "leave it out")
-        sizes = {"size": kernel_size, "stride": stride or kernel_size}
-        return self.pool(AveragePool, input, {what: self.square(what, numbers) for what, numbers in sizes.items()})
+        return self.pool(AveragePool, input, kernel_size, stride)
+
+    def pool(self, kind: type[Layer], input, size, stride, **further) -> Value:
+        sizes = self.square(size=size, stride=stride or size, **further)
+        sizes = {what: size for what, size in sizes.items() if what != "stride" or size != sizes["size"]}
+        return self.add(kind, self.named(kind.__name__.lower()), [self.maps(input)], self.shape(), **sizes)
 
     def op_adaptive_avg_pool2d(self, input, output_size) -> Value:
         source = self.maps(input)
         before, after = self.shapes[source.source][1:], tuple(output_size)
-        if after == (1, 1):
-            return self.global_pool(source)
-        if before == after:
-            return source
-        sizes = {b // a for b, a in zip(before, after, strict=True)}
-        if len(sizes) > 1 or any(b % a for b, a in zip(before, after, strict=True)):
-            self.refuse(f"windows on {before[0]} x {before[1]} pixels differ in size", "choose sizes that divide")
-        return self.pool(AveragePool, source, {"size": sizes.pop()})
-
-    def pool(self, kind: type[Layer], input, sizes: Mapping[str, int]) -> Value:
-        sizes = {what: size for what, size in sizes.items() if what != "stride" or size != sizes["size"]}
-        return self.add(kind, self.named(kind.__name__.lower()), [self.maps(input)], self.shape(), **sizes)
+        if after != (1, 1) and before != after:
+            self.refuse(f"it neither keeps {before[0]} x {before[1]} pixels nor takes their mean", "use AvgPool2d")
+        return source if before == after else self.global_pool(source)
 
     def op_cat(self, tensors, dim=0) -> Value:
         values = [each for each in tensors if isinstance(each, Value) or each.numel()]
@@ -501,7 +456,7 @@ class Reader:
         return Value(pooled.source, _shape_of(self.node))
 
     def op_dropout(self, input, p, train) -> Value:
-        return self.alike(Dropout, self.node, self.settle(input), rate=p) if train and p else input
+        return self.alike(Dropout, self.ready(input), rate=p) if train and p else input
 
     def op_linear(self, input, weight, bias) -> Value:
         if not isinstance(weight, Value) or not weight.is_parameter or len(weight.shape) != 2:
@@ -515,7 +470,7 @@ class Reader:
         fields = {"out_features": features, "bias": bias is not None}
         if self.tokens:
             return self.of_rows(Linear, name, input, features, **fields)
-        source = self.settle(input)
+        source = self.ready(input)
         if source.positions is not None or source.shape != (self.num_samples, math.prod(self.shapes[source.source])):
             self.refuse("it does not read all features of a sample", "flatten maps before it")
         return self.add(Linear, name, [source], (features,), **fields)
@@ -524,11 +479,6 @@ class Reader:
         if (beta, alpha) != (1, 1) or not isinstance(mat2, Value):
             self.refuse("it is no linear layer", OTHERWISE)
         return self.op_linear(mat1, mat2.moved(mat2.at.T), input)
-
-    def op_matmul(self, input, other) -> Value:
-        if not isinstance(input, Value) or not isinstance(other, Value) or not other.is_parameter:
-            self.refuse("of two tensors only the sum is a layer")
-        return self.op_linear(input, other.moved(other.at.T), None)
 
     def op_embedding(self, weight, indices, padding_idx=-1, scale_grad_by_freq=False, **_) -> Value:
         if padding_idx >= 0 or scale_grad_by_freq:
@@ -542,8 +492,6 @@ class Reader:
             self.refuse("it does not read the tokens as they are", "let it read the samples")
         name, self.vocabulary = self.parameters("embedding", weight), weight.shape[0]
         self.embeddings[weight.source] = name
-        if len(self.node.users) == 1:
-            self.read_once.add(name)
         return self.add(Embedding, name, [indices], self.shape(), features=weight.shape[1])
 
     def op_layer_norm(self, input, normalized_shape, weight, bias, eps, **_) -> Value:
@@ -554,14 +502,16 @@ class Reader:
     def op_scaled_dot_product_attention(
         self, query, key, value, attn_mask, dropout_p, is_causal, scale=None, enable_gqa=False
     ) -> Value:
-        parts = [self.settle(part) for part in (query, key, value)]
+        parts = [self.ready(part) for part in (query, key, value)]
         if dropout_p:
             self.refuse("attention has dropout", "set that to 0 (attn_pdrop, attention_probs_dropout_prob)")
-        if any(p.shape != parts[0].shape for p in parts) or len(parts[0].shape) != 4 or enable_gqa:
-            self.refuse("queries, keys and values differ in shape", "give each head its own")
         _, heads, length, width = parts[0].shape
-        if scale is not None and not math.isclose(scale, width**-0.5):
-            self.refuse(f"products are scaled by {scale:g}", f"scale by 1 / sqrt({width})")
+        usual = scale is None or math.isclose(scale, width**-0.5)
+        if any(p.shape != parts[0].shape for p in parts) or enable_gqa or not usual:
+            self.refuse(
+                "queries, keys and values differ in shape, or their scale is another one",
+                f"give each head its own, and scale by 1 / sqrt({width})",
+            )
         features, joint = heads * width, len({part.source for part in parts}) == 1
         row = 3 * features if joint else features
         place = torch.arange(self.num_samples * length * row).view(self.num_samples, length, row)
@@ -591,7 +541,7 @@ class Reader:
     def op_log_softmax(self, input, dim, **_) -> Value:
         if any(user.op != "output" for user in self.node.users) or dim % len(input.shape) != len(input.shape) - 1:
             self.refuse("it is not the last operation", "return logits; the loss takes their softmax")
-        return self.settle(input)
+        return self.ready(input)
 
     def op_to(self, input, **_) -> Value:
         if self.node.meta["val"].dtype != self.node.all_input_nodes[0].meta["val"].dtype:

@@ -6,7 +6,6 @@ import math
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pandas as pd
@@ -83,7 +82,7 @@ def compare_folders(first: str | os.PathLike, second: str | os.PathLike, out: st
         [table[table["plan_id"] == plan_id] for table, plan_id in zip(map(table_of, sweeps), plans, strict=True)]
         for table_of in (speed_table, bound_table)
     )
-    path = Path(out) if out else Path(first) / "figures" / "against.svg"
+    path = style.figure_path(first, "against", "double", "svg", out)
     most = [int(table["threads"].max()) for table in tables]
     machines = [
         describe_machine(sweep.environment, sweep.machine, n, sweep.capacity(n))

@@ -54,7 +54,8 @@ def describe(subject: str | Callable, arguments: Mapping[str, Any]) -> dict[str,
     Raises
     ------
     UsageError
-        Another kind of subject, a function that another process cannot find, or arguments that are no JSON.
+        Another kind of subject, a function that another process cannot find, or arguments that are no JSON or not its
+        own.
     """
     try:
         json.dumps(arguments)
@@ -77,6 +78,14 @@ def describe(subject: str | Callable, arguments: Mapping[str, Any]) -> dict[str,
             f"the function that makes a graph must stand at the top level of a module, got {subject.__qualname__!r}; "
             f"move it there, so that another process can import it"
         )
+    signature = inspect.signature(subject)
+    try:
+        signature.bind(**arguments)
+    except TypeError as error:
+        raise UsageError(
+            f"arguments of {subject.__name__} are {', '.join(signature.parameters) or 'none'}, got "
+            f"{', '.join(arguments) or 'none'}: {error}; pass those"
+        ) from None
     return {
         "function": subject.__name__,
         "module": subject.__module__,

@@ -13,7 +13,7 @@ from ..results.training_rows import EpochRow, Summary, epoch_times
 from ..tables.numbers import plural
 
 if TYPE_CHECKING:
-    from matplotlib.figure import Figure
+    from ..report.figures.chart import Chart
 
 HISTORY_COLUMNS = tuple(name for name in EpochRow.__struct_fields__ if name != "disturbance")
 
@@ -35,16 +35,19 @@ def write_history(path: Path, histories: Mapping[int, Sequence[EpochRow]]) -> No
 
 def draw_accuracy(path: Path, histories: Mapping[int, Sequence[EpochRow]], summary: Summary) -> None:
     """Draw validation accuracy over training time to `path`.pdf and .png, its caption to `path`.txt."""
-    from ..report.figures.style import save
+    from ..report.figures.chart import drawn
+    from ..report.figures.style import in_style, save
 
-    figure, caption = accuracy_figure(histories, summary, "single")
+    chart, caption = accuracy_chart(histories, summary)
+    with in_style():
+        figure = drawn(chart, "single")
     for ending in (".pdf", ".png"):
         save(figure, path.with_suffix(ending))
     write_atomically(path.with_suffix(".txt"), caption + "\n")
 
 
-def accuracy_figure(histories: Mapping[int, Sequence[EpochRow]], summary: Summary, column: str) -> tuple[Figure, str]:
-    """Return a figure of validation accuracy over training time, and its caption.
+def accuracy_chart(histories: Mapping[int, Sequence[EpochRow]], summary: Summary) -> tuple[Chart, str]:
+    """Return validation accuracy over training time, and the caption of its figure.
 
     With several seeds the figure has their median and a band from the lowest to the highest. Points are matched by
     epoch; the time of an epoch is the median over seeds.
@@ -53,8 +56,11 @@ def accuracy_figure(histories: Mapping[int, Sequence[EpochRow]], summary: Summar
     accuracies = np.array([[100 * (1 - row.error_rate) for row in history] for history in histories.values()])
 
     # Only drawing loads libraries that take more memory than many networks.
+    import pandas as pd
+
     from ..report.figures.axes import cross_out
-    from ..report.figures.style import COLORS, in_style, new_figure
+    from ..report.figures.chart import Chart, Panel
+    from ..report.figures.style import COLORS
 
     quiet = [[usable for *_, usable in epoch_times(history)] for history in histories.values()]
     usable = np.mean(quiet, axis=0) >= 0.5
@@ -68,11 +74,15 @@ def accuracy_figure(histories: Mapping[int, Sequence[EpochRow]], summary: Summar
     )
     if not usable.all():
         caption += " Crossed out: epochs that others, or a CPU quota, disturbed."
-    with in_style():
-        figure, (axis,) = new_figure(column, 1)
-        axis.fill_between(times, accuracies.min(axis=0), accuracies.max(axis=0), color=COLORS[0], alpha=0.2, lw=0)
-        axis.plot(times, np.median(accuracies, axis=0), marker="o", markersize=3, color=COLORS[0])
-        cross_out(axis, times[~usable], np.median(accuracies, axis=0)[~usable], 3)
-        axis.set(xlabel="training time (s)", ylabel="validation accuracy (%)", title=summary.title)
+    ends = {"value": np.median(accuracies, axis=0), "low": accuracies.min(axis=0), "high": accuracies.max(axis=0)}
+    rows = pd.DataFrame({"model": config["model"], "x": times, **ends, "usable": usable})
+
+    def paint(axis: Any, column: str) -> None:
+        axis.fill_between(times, rows["low"], rows["high"], color=COLORS[0], alpha=0.2, lw=0)
+        axis.plot(times, rows["value"], marker="o", markersize=3, color=COLORS[0])
+        cross_out(axis, times[~usable], rows["value"][~usable], 3)
+        axis.set(xlabel="training time (s)", ylabel="validation accuracy (%)")
         axis.set_xlim(left=0)
-    return figure, caption
+
+    panel = Panel(rows, "validation accuracy (%)", summary.title, paint=paint)
+    return Chart([panel], x="training time (s)"), caption

@@ -5,11 +5,11 @@ from __future__ import annotations
 import shlex
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from statistics import median
-from typing import Annotated
+from typing import Annotated, Any
 
 import numpy as np
 
@@ -30,9 +30,10 @@ from .config import TrainingConfig
 from .dataset import Dataset
 from .evaluations import Evaluations, load_weights
 from .text import Text
-from .train import check_plans, data_for
+from .train import check_plans, configure, data_for
 
 TABLE = "layer_kinds.csv"
+DEFAULTS = {"bind": "close", "batch": 100, "fusion": "none"}  # which differ from those of a training
 
 
 class EvaluationSettings(Record, frozen=True):
@@ -44,6 +45,13 @@ class EvaluationSettings(Record, frozen=True):
     ] = "test"
     images: Annotated[int, about("the first so many of them; 0: all", least=0)] = 0
     passes: Annotated[int, about("timed passes over them; the forms take turns", least=1, below=10_001)] = 5
+
+
+def configure_evaluation(
+    given: Mapping[str, Any], forms: Sequence[str], device: str | None = None, oversubscribe: bool = False
+) -> TrainingConfig:
+    """Return the configuration of an evaluation with the first of some forms; as `configure`."""
+    return configure({**DEFAULTS, **given, "conv": forms[0]}, False, device, oversubscribe)
 
 
 def evaluate(
@@ -67,10 +75,10 @@ def evaluate(
         Weights that do not fit the network, more images than there are, a folder in use, or as in `train`.
     """
     if not settings.weights:
-        raise UsageError("evaluate needs the parameters of the network; give them by --weights FILE")
+        raise UsageError("evaluate needs the parameters of the network, in a file; give it as weights")
     out = Path(config.out)
     if (out / SAMPLES).exists():
-        raise UsageError(f"--out must be a new or empty folder, got {out}; choose another")
+        raise UsageError(f"out must be a new or empty folder, got {out}; choose another")
     data = data_for(config, report)
     indices = _samples(data, settings)
     network = data.fit(get_network(config.network))
@@ -137,14 +145,20 @@ def by_kind(row: EvaluatedRow, network: Network) -> dict[str, float]:
     return {kind: float(np.median(seconds)) for kind, seconds in sums.items()}
 
 
-def evaluation_text(rows: Sequence[EvaluatedRow], config: TrainingConfig, network: Network) -> str:
+def evaluation_table(rows: Sequence[EvaluatedRow], config: TrainingConfig) -> list[dict[str, Any]]:
+    """Return a record for each form: accuracy, and the median seconds of a pass and of each kind of layer."""
+    network = get_network(config.network)
+    return [
+        {"conv": row.conv, "accuracy": row.accuracy, "time_s": median(row.time_s), **by_kind(row, network)}
+        for row in rows
+    ]
+
+
+def evaluation_text(rows: Sequence[EvaluatedRow], config: TrainingConfig) -> str:
     """Format the result of `evaluate` for a terminal."""
-    records = []
-    for row in rows:
-        kinds = by_kind(row, network)
-        records.append({"accuracy": row.accuracy, "conv": row.conv, "time_s": median(row.time_s), **kinds})
+    records = evaluation_table(rows, config)
     columns = [text_column("conv", "form"), percent_column("accuracy", digits=2), time_column("time_s", "a pass")]
-    columns += [time_column(kind) for kind in by_kind(rows[0], network)]
+    columns += [time_column(kind) for kind in list(records[0])[len(columns) :]]
     lines = text_table(columns, records)
     threads = plural(config.threads, "thread")
     where = "" if config.spec.is_gpu else f" on {threads}"
@@ -160,7 +174,7 @@ def _samples(data: Dataset | Text, settings: EvaluationSettings) -> np.ndarray:
     indices = np.concatenate([*splits.values()]) if settings.split == "all" else splits[settings.split]
     if settings.images > len(indices):
         raise UsageError(
-            f"images must not exceed the {len(indices)} samples of --split {settings.split}, got {settings.images}; "
-            f"ask for fewer, or for --split all"
+            f"images must not exceed the {len(indices)} samples of split {settings.split!r}, got {settings.images}; "
+            f"ask for fewer, or for split 'all'"
         )
     return indices[: settings.images or None]

@@ -48,6 +48,11 @@ def available_figures(sweep: Sweep, plan_id: str) -> list[str]:
     return [name for name, m in FIGURES.items() if shown[m.ONE_FOR] and not m.missing(sweep, plan_id)]
 
 
+def first_figure(sweep: Sweep, plan_id: str) -> str:
+    """Return the figure that is drawn where none is named: speedup, or the first that the rows of a plan allow."""
+    return next((name for name in ("speedup", *FIGURES) if not FIGURES[name].missing(sweep, plan_id)), "speedup")
+
+
 def left_out(sweep: Sweep) -> str:
     """Return a sentence on the figures that a report of many plans leaves out; empty: none."""
     count = len(sweep.plan_ids())

@@ -195,7 +195,7 @@ REFUSED = {
         chain(nn.BatchNorm2d(3, affine=False)),
         "batch_norm in '0' (BatchNorm2d): weights or running statistics",
     ),
-    "pool": (chain(nn.AdaptiveAvgPool2d(5)), "windows on 12 x 12 pixels differ in size; choose sizes that divide"),
+    "pool": (chain(nn.AdaptiveAvgPool2d(5)), "it neither keeps 12 x 12 pixels nor takes their mean; use AvgPool2d"),
     "flat": (
         nn.Sequential(nn.Linear(12, 5)),
         "linear in '0' (Linear): it does not read all features of a sample; flatten",

@@ -27,6 +27,10 @@ def test_two_folders_meet_in_the_plan_that_they_share(tmp_path, capsys):
     assert all(row["usable"] for row in result["rows"])
     assert main(["report", str(first), "--against", str(second), "--file", str(out)]) == 0
     assert "no interval" in capsys.readouterr().out
+    for part in (["--against", str(second)], ["--figure", "speedup"]):
+        assert main(["report", str(first), *part, "--file", str(tmp_path / "no" / "x.svg")]) == 2
+        assert "--file must be in a folder that is there" in capsys.readouterr().err
+    assert not (tmp_path / "no").exists()
 
 
 def test_what_one_folder_cannot_use_neither_can_both(tmp_path):

@@ -58,9 +58,9 @@ def test_what_cannot_be_evaluated_is_refused(trained, tmp_path, capsys):
     """Check that missing or foreign weights, too many images and a folder in use are refused in one sentence each."""
     _, weights = trained
     assert main(["evaluate"]) == 2
-    assert "give them by --weights FILE" in capsys.readouterr().err
+    assert "give it as weights" in capsys.readouterr().err
     assert evaluate(weights, "--images", "1200", "--out", str(tmp_path / "many")) == 2
-    assert "must not exceed the 269 samples of --split test, got 1200" in capsys.readouterr().err
+    assert "must not exceed the 269 samples of split 'test', got 1200" in capsys.readouterr().err
     assert evaluate(weights, "--network", "lenet5", "--out", str(tmp_path / "foreign")) == 2
     assert "is it of another network?" in capsys.readouterr().err
     assert not (tmp_path / "foreign").exists()
