@@ -113,7 +113,7 @@ def _annotations(function: Callable, signature: inspect.Signature) -> dict[str, 
     for p in signature.parameters.values():
         if p.annotation is p.empty or p.kind in (p.VAR_POSITIONAL, p.VAR_KEYWORD):
             continue
-        holder = types.SimpleNamespace(__annotations__={p.name: p.annotation})
+        holder = type("Holder", (), {"__annotations__": {p.name: p.annotation}})
         try:
             names = inspect.unwrap(function).__globals__
             result |= typing.get_type_hints(holder, names, include_extras=True)  # type: ignore[arg-type]

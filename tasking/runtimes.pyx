@@ -54,8 +54,8 @@ cdef class Threads:
     """Plain threads that run blocks; the thread that starts a run waits and polls for signals.
 
     An idle thread looks for work for `spin_ns` before it sleeps; with preemption "swap" a thread that waits exchanges
-    CPUs with one that another process has pushed off its own. `places`: see `BaseExecutor`. Raises `UsageError`: threads
-    that cannot be started; swaps between threads that are not pinned to a CPU of their own.
+    CPUs with one that another process has pushed off its own. `places`: see `BaseExecutor`. Raises `UsageError`:
+    threads that cannot be started; swaps between threads that are not pinned to a CPU of their own.
     """
 
     cdef Team team

@@ -8,7 +8,9 @@ from collections.abc import Sequence
 import numpy as np
 import pandas as pd
 
-from .sweep import Sweep, kept
+from .estimates import NOTHING, estimate
+from .speeds import better_forkjoin, interval_columns
+from .sweep import Point, Sweep, kept
 
 COUNTERS = ("cycles", "instructions", "llc_misses")
 
@@ -17,21 +19,29 @@ COUNTERS = ("cycles", "instructions", "llc_misses")
 def counter_table(sweep: Sweep) -> pd.DataFrame:
     """Return counts of a step, medians over the samples, a row for each point that has any.
 
-    Columns: plan_id, model, threads, each of `COUNTERS` and joules (NaN where the machine has it not), and per_cycle,
-    instructions a cycle.
+    Columns: plan_id, model, threads, each of `COUNTERS` and joules (NaN where the machine has it not), per_cycle
+    (instructions), and energy, energy_low, energy_high: joules over those of the better fork-join form on as many
+    threads, taken generation by generation.
     """
-    result = []
+    result, joules_of = [], {}
     for point in sweep.points():
-        values = []
+        values, by_take = [], joules_of.setdefault(point, {})
         for row in sweep.samples_of(point).to_dict("records"):
             counts, joules, steps = row["counters"], row["energy"]["joules_per_step"], row["num_steps"] or math.nan
             each = [math.nan if counts[name] is None else counts[name] / steps for name in COUNTERS]
             values.append([*each, math.nan if joules is None else joules])
+            if joules:
+                by_take[row["repetition"]] = joules
         known = [each for each in values if not all(map(math.isnan, each))]
         if known:
             middle = dict(zip((*COUNTERS, "joules"), np.median(known, axis=0).tolist(), strict=True))
             per_cycle = middle["instructions"] / middle["cycles"] if middle["cycles"] else math.nan
             result.append({**point._asdict(), **middle, "per_cycle": per_cycle})
+    for row in result:
+        reference = better_forkjoin(sweep, row["plan_id"], row["threads"])
+        own, others = (joules_of.get(Point(row["plan_id"], m, row["threads"]), {}) for m in (row["model"], reference))
+        ratios = [own[take] / others[take] for take in own if take in others]
+        row |= interval_columns("energy", NOTHING if row["model"] == reference else estimate(ratios))
     return pd.DataFrame(result)
 
 

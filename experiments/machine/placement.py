@@ -25,6 +25,14 @@ Bind = Annotated[
         choices=BINDS,
     ),
 ]
+MemoryPolicy = Annotated[
+    str,
+    about(
+        "NUMA nodes of memory: interleave, all in turns; first_touch, that of the thread to which a static schedule "
+        "gives the block that writes it first; node0, the first; without effect where there is one node",
+        choices=POLICIES,
+    ),
+]
 
 
 class Placement(Record, frozen=True):
@@ -33,14 +41,7 @@ class Placement(Record, frozen=True):
     oversubscribe: Annotated[bool, about("allow more threads than CPUs")] = False
     places: Places = "cores"
     bind: Bind = "close"
-    memory_policy: Annotated[
-        str,
-        about(
-            "NUMA nodes of memory: interleave, all in turns; first_touch, that of the thread to which a static "
-            "schedule gives the block that writes it first; node0, the first; without effect where there is one node",
-            choices=POLICIES,
-        ),
-    ] = INTERLEAVE
+    memory_policy: MemoryPolicy = INTERLEAVE
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -98,6 +98,7 @@ COUNTERS = (
     Column("instructions a cycle", lambda r: number(r["per_cycle"]), True),
     Column("last-level misses a step", lambda r: number(r["llc_misses"], 0), True),
     Column("energy a step", lambda r: time(r["joules"], "J"), True),
+    *ratio_columns("energy / fork-join", "energy"),
 )
 OWN_BEST = (
     THREADS,

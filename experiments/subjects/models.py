@@ -86,12 +86,14 @@ def model_of_factors(creation: str, barrier: str, placement: str) -> ModelSpec:
             "creation=eager:placement=partitioned; use placement=stealing or creation=replayed"
         )
     if creation == "eager":
-        text = f"tasks:taskwait={barrier}"
-    elif barrier == "none":
-        text = f"taskiter:placement={placement}"
-    else:
-        text = f"taskgraph:barrier={barrier}:placement={placement}"
-    return parse_model(text)
+        return _spec(tasking.TASKS, taskwait=barrier)
+    if barrier == "none":
+        return _spec(tasking.TASKITER, placement=placement)
+    return _spec(tasking.TASKGRAPH, barrier=barrier, placement=placement)
+
+
+def _spec(model: ExecutionModel, **options: Any) -> ModelSpec:
+    return ModelSpec(model, model.options(**options), model.binding())
 
 
 def _by_factors(pairs: list[str], text: str) -> list[str]:
@@ -315,7 +317,7 @@ def runnable(spec: ModelSpec | str) -> ModelSpec:
     UsageError
         This installation was built without it.
     """
-    spec = parse_model(spec) if isinstance(spec, str) else spec
+    spec = model_in_file(ModelSpec, spec)
     if not spec.model.is_built and spec.model.package:
         raise UsageError(
             f"model {spec.name!r} needs {spec.model.package}, which is not installed; pip install {spec.model.package}"
@@ -342,8 +344,7 @@ def forkjoin_forms() -> tuple[ModelSpec, ...]:
     for *values, chunk in itertools.product(*options.values(), CHUNKS):
         if values[-1] == "tree" and (values[0] == "loop" or chunk):
             continue
-        written = ":".join(f"{name}={value}" for name, value in zip(options, values, strict=True))
-        spec = parse_model(f"forkjoin:{written}:chunk_size={chunk}")
+        spec = _spec(forkjoin.FORKJOIN, **dict(zip(options, values, strict=True)), chunk_size=chunk)
         if not refusals([partial(process_environment, spec)]) and not (chunk and spec.option("schedule") == "static"):
             result.append(spec)
     return tuple(result)
@@ -352,7 +353,7 @@ def forkjoin_forms() -> tuple[ModelSpec, ...]:
 def outside_models() -> tuple[ModelSpec, ...]:
     """Return what `OUTSIDE` stands for: the runtimes of others that this installation was built with."""
     result = (MODELS[name] for name in built_models())
-    return tuple(parse_model(model.name) for model in result if model.is_reference and not model.far_behind)
+    return tuple(_spec(model) for model in result if model.is_reference and not model.far_behind)
 
 
 def parse_models(texts: Iterable[ModelSpec | str]) -> tuple[ModelSpec, ...]:

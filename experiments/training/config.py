@@ -14,7 +14,8 @@ from ...cython_src.records import about
 from ...cython_src.typed_text import MOST_THREADS
 from ..images.decoding import DECODERS
 from ..images.source import parse
-from ..machine.placement import Bind, Places, check_placement
+from ..machine.numa import INTERLEAVE
+from ..machine.placement import Bind, MemoryPolicy, Places, check_placement
 from ..machine.topology import cpu_order
 from ..subjects.memory import parse_bytes
 from ..subjects.models import ModelSpec, runnable
@@ -95,6 +96,7 @@ class TrainingConfig(PlanOptions, frozen=True):
     )
     places: Places = "cores"
     bind: Bind = "none"
+    memory_policy: MemoryPolicy = INTERLEAVE
     epochs: Annotated[int, about("passes over the training samples", least=1, below=1_000_001)] = 8
     learning_rate: Annotated[float, about("learning rate of the optimiser, such as 0.01", above=0)] = 0.01
     schedule: Annotated[

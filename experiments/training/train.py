@@ -43,7 +43,7 @@ from .trainer import Trainer, check_plan
 from .weights import check_export
 
 # A resumed run may change these fields: results are bit-identical over models and thread counts.
-CHANGEABLE = ("model", "threads", "places", "bind", "epochs", "seeds", "export", "out", "check")
+CHANGEABLE = ("model", "threads", "places", "bind", "memory_policy", "epochs", "seeds", "export", "out", "check")
 # What networks of tokens have no use for, and networks of images.
 OF_IMAGES = ("image_size", "load", "broken", "decoder", "cache", "augment")
 OF_TOKENS = ("tokenizer", "sequence")

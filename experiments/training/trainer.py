@@ -20,6 +20,7 @@ from ...cython_src.plan.model import Plan
 from ..images.source import Augmentation, ImageSource
 from ..machine.disturbance import Disturbance
 from ..machine.energy import EnergyMeter
+from ..machine.numa import FIRST_TOUCH, memory_nodes, set_memory_policy
 from ..results.training_rows import EpochRow, TrainedRow
 from ..sampling.measured_memory import own_and_free_bytes, peak_resident_bytes, resident_bytes
 from ..subjects.memory import (
@@ -32,6 +33,7 @@ from ..subjects.memory import (
     what_fits_gpu,
 )
 from ..subjects.models import bind_for, make_executor, options_for, storage_for
+from ..tables.progress import say
 from .checkpoints import State, read_checkpoint, set_arrays, share_data, write_checkpoint
 from .config import TrainingConfig, learning_rate_table
 from .dataset import Dataset, random_order
@@ -72,7 +74,11 @@ class Trainer:
         self.network = data.fit(get_network(config.network))
         self.num_batches = len(data.train) // config.batch
         self._executors = ExitStack()
-        self.storage = storage_for(config.spec)
+        nodes = memory_nodes()
+        if refused := set_memory_policy(config.memory_policy, nodes):
+            say(f"memory_policy={config.memory_policy} is without effect, since the system refuses it: {refused}")
+        homes = (config.cpus or ()) if config.memory_policy == FIRST_TOUCH and len(nodes) > 1 else ()
+        self.storage = storage_for(config.spec, homes)
         batch = evaluation_batch(config, data)
         self.evaluations = self._executors.enter_context(Evaluations(config, data, self.network, self.storage, batch))
         self.sampler = GpuSampler() if config.spec.is_gpu else None
@@ -127,8 +133,9 @@ class Trainer:
         self.close()
 
     def close(self) -> None:
-        """End all threads."""
+        """End all threads; memory that this process takes from now on goes where the system puts it."""
         self._executors.close()
+        set_memory_policy(FIRST_TOUCH, memory_nodes())
 
     def train_epoch(self) -> EpochRow:
         """Run one epoch, evaluate, and return a row of the history.

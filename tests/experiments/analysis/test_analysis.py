@@ -17,6 +17,7 @@ from forktask.cython_src.lowering import options as lowering_options
 from forktask.experiments.analysis import accounting, speeds
 from forktask.experiments.analysis.accounting import accounting_table, busy_time, inflation, layer_table
 from forktask.experiments.analysis.costs import cost_table
+from forktask.experiments.analysis.counters import counter_table
 from forktask.experiments.analysis.gpu import gpu_table
 from forktask.experiments.analysis.handovers import handover_table
 from forktask.experiments.analysis.limits import bound_table, floor_table
@@ -512,3 +513,19 @@ def test_break_even_is_the_smallest_number_that_pays():
     assert table.loc[("taskiter", 2), "break_even_tasks"] == math.ceil(49e-3 / 1.5e-3)
     assert table.loc[("taskgraph", 2), "break_even_forkjoin"] == "never"
     assert table.loc[("forkjoin", 2), "break_even_tasks"] == ""
+
+
+def test_energy_is_compared_generation_by_generation():
+    """Check the ratio of joules to the better fork-join form with its interval, and that it has none without meters."""
+    rows = synthetic_rows(models=("serial", "forkjoin:region=persistent", "taskiter"), threads=(2,), repeats=8)
+    joules = {"forkjoin:region=persistent": 2.0, "taskiter": 1.5}
+    for row in rows:
+        if row["kind"] == "sample" and row["model"] in joules:
+            warmer = 1 + 0.1 * row["repetition"]  # which both meet alike
+            each = joules[row["model"]] * warmer
+            row["energy"] = {"joules": 50 * each, "joules_per_step": each, "source": "RAPL", "error": ""}
+    table = counter_table(sweep_of(rows)).set_index("model")
+    row = table.loc["taskiter"]
+    assert row["energy"] == pytest.approx(0.75) and row["energy_low"] <= 0.75 <= row["energy_high"]
+    assert row["energy_high"] - row["energy_low"] < 0.01
+    assert math.isnan(table.loc["forkjoin:region=persistent"]["energy"])

@@ -17,7 +17,9 @@ from forktask.experiments.results.folder import read_results
 from forktask.experiments.results.rows import MetgRow, SampleRow, TraceRow
 from forktask.experiments.sampling.generation import contestant_of
 from forktask.experiments.subjects.models import parse_model
+from forktask.experiments.training import trainer as trainer_module
 from forktask.experiments.training.config import TrainingConfig
+from forktask.experiments.training.train import data_for
 from forktask.experiments.training.trainer import Trainer
 
 # Two sockets x two nodes x two last-level caches x two cores x two threads; siblings differ by 16.
@@ -149,8 +151,6 @@ def test_idle_threads_sleep_where_a_list_has_fewer_cpus_than_threads():
 
 def test_training_is_pinned_where_asked(monkeypatch):
     """Check the CPUs of a training's executors: none by default, those of the places otherwise."""
-    from forktask.experiments.training.train import data_for
-
     usable = sorted(os.sched_getaffinity(0))
     config = TrainingConfig(data="synthetic:16", network="lenet5", batch=4, threads=1)
     with Trainer(config, data_for(config), 0) as trainer:
@@ -160,6 +160,24 @@ def test_training_is_pinned_where_asked(monkeypatch):
         trainer.train_epoch()
         assert trainer.executor.cpus == usable[-1:]
         assert all(executor.cpus == usable[-1:] for _, _, executor in trainer.evaluations._plans.values())
+
+
+def test_memory_of_a_training_goes_where_asked(monkeypatch, capsys):
+    """Check the policy and the CPUs that touch pages first on two nodes, what is set in the end, and a refusal."""
+    calls, storages = [], []
+    monkeypatch.setattr(trainer_module, "memory_nodes", lambda: [0, 1])
+    monkeypatch.setattr(trainer_module, "set_memory_policy", lambda *policy: calls.append(policy) or "not here")
+    make = trainer_module.storage_for
+    monkeypatch.setattr(trainer_module, "storage_for", lambda spec, homes: storages.append(homes) or make(spec, homes))
+    config = TrainingConfig(data="synthetic:16", network="lenet5", batch=4, threads=1, bind="close")
+    for policy in ("interleave", "first_touch"):
+        with Trainer(config.with_changes(memory_policy=policy), data_for(config), 0):
+            assert calls.pop() == (policy, [0, 1])
+        assert calls.pop() == ("first_touch", [0, 1])
+    assert storages == [(), config.cpus]
+    assert (
+        "memory_policy=interleave is without effect, since the system refuses it: not here" in capsys.readouterr().err
+    )
 
 
 LAST = str(max(os.sched_getaffinity(0)))

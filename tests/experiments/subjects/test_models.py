@@ -39,7 +39,7 @@ def test_equal_models_have_one_canonical_spec(text, canonical):
 
 def test_the_reference_is_fork_join_in_all_its_forms(monkeypatch):
     """Check that both regions take part with static, dynamic and guided schedules, the latter with several chunks, and
-    under each OpenMP library that is found; persistent regions with a tree too; that a form named besides counts once."""
+    under each OpenMP library that is found; persistent regions with a tree too; a form named besides counts once."""
     monkeypatch.setattr(models.glob, "glob", lambda pattern: [])
     alone = parse_models(["serial", "reference", "forkjoin:region=persistent"])
     assert len(alone) == 1 + 2 * (1 + 2 * 3) + 3 and {spec.name for spec in alone} == {"serial", "forkjoin"}
