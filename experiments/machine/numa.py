@@ -20,12 +20,16 @@ from .topology import available_cpus, parse_cpu_list, topology_of
 if TYPE_CHECKING:
     import numpy as np
 
+    from ...cython_src.binding.bind import BoundPlan
+    from ...cython_src.plan.model import Plan
+
 INTERLEAVE, FIRST_TOUCH, NODE0 = POLICIES = ("interleave", "first_touch", "node0")
 # The kernel's modes: MPOL_INTERLEAVE, MPOL_DEFAULT, MPOL_PREFERRED.
 MODES = {INTERLEAVE: 3, FIRST_TOUCH: 0, NODE0: 1}
 # Numbers of the system calls.
 SET_MEMPOLICY = {"x86_64": 238, "aarch64": 237}
 MOVE_PAGES = {"x86_64": 279, "aarch64": 239}
+PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 NODE_FOLDER = "sys/devices/system/node"
 
 
@@ -64,22 +68,60 @@ def set_memory_policy(policy: str, nodes: Sequence[int]) -> str:
     return f"set_mempolicy: {os.strerror(ctypes.get_errno())}"
 
 
-def bytes_by_node(arrays: Iterable[np.ndarray]) -> dict[str, int]:
-    """Return how many bytes of the pages of some arrays lie on each node; empty where the kernel does not say."""
+def nodes_of_pages(arrays: Iterable[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
+    """Return the numbers of the pages of some arrays, ascending, and the node of each; -1 where the kernel does not
+    say."""
     import numpy as np  # heavy, and no description of a machine needs it
 
-    page_bytes, number = os.sysconf("SC_PAGE_SIZE"), MOVE_PAGES.get(platform.machine())
-    ends = [(array.ctypes.data, array.ctypes.data + array.nbytes - 1) for array in arrays if array.nbytes]
-    spans = [np.arange(first // page_bytes, last // page_bytes + 1, dtype=np.uint64) for first, last in ends]
-    if not spans or number is None:
-        return {}
-    pages = np.unique(np.concatenate(spans)) * np.uint64(page_bytes)  # arrays may share some
+    number = MOVE_PAGES.get(platform.machine())
+    spans = [np.arange(*_pages(array), dtype=np.uint64) for array in arrays if array.nbytes]
+    pages = np.unique(np.concatenate([*spans, np.zeros(0, np.uint64)]))  # arrays may share some
     nodes = np.full(len(pages), -1, np.int32)
-    addresses, result = (ctypes.c_void_p(each.ctypes.data) for each in (pages, nodes))
-    # Without nodes to move them to, the call says where they are.
-    ctypes.CDLL(None).syscall(number, 0, ctypes.c_ulong(len(pages)), addresses, None, result, 0)
-    where, counts = np.unique(nodes[nodes >= 0], return_counts=True)
-    return {str(node): int(count) * page_bytes for node, count in zip(where, counts, strict=True)}
+    if len(pages) and number is not None:
+        starts = pages * np.uint64(PAGE_BYTES)
+        addresses, result = (ctypes.c_void_p(each.ctypes.data) for each in (starts, nodes))
+        # Without nodes to move them to, the call says where they are.
+        ctypes.CDLL(None).syscall(number, 0, ctypes.c_ulong(len(pages)), addresses, None, result, 0)
+    return pages, nodes
+
+
+def _pages(array: np.ndarray) -> tuple[int, int]:
+    """Return the first page of an array, or a part of one, and the page after its last."""
+    length = array.itemsize + sum((n - 1) * step for n, step in zip(array.shape, array.strides, strict=True))
+    first = array.ctypes.data
+    return first // PAGE_BYTES, (first + length - 1) // PAGE_BYTES + 1
+
+
+def bytes_by_node(arrays: Iterable[np.ndarray]) -> dict[str, int]:
+    """Return how many bytes of the pages of some arrays lie on each node; empty where the kernel does not say."""
+    _, nodes = nodes_of_pages(arrays)
+    counts = Counter(nodes[nodes >= 0].tolist())
+    return {str(node): counts[node] * PAGE_BYTES for node in sorted(counts)}
+
+
+def remote_share(plan: Plan, arrays: Mapping[str, np.ndarray], cpus: Sequence[int], root="/") -> float | None:
+    """Return the share of the bytes that a step's blocks access which lie on another node than the CPU that a static
+    schedule gives the block, the same for every model; None where the kernel does not say where pages lie.
+
+    A region counts by the pages from its first byte to its last.
+    """
+    from ...cython_src.binding.storage import home_of
+
+    node_of = {c["cpu"]: c["node"] for c in topology_of(sorted(set(cpus)), root)["cpus"]}
+    pages, nodes = nodes_of_pages(arrays.values())
+    remote = total = 0.0
+    for loop in plan.loops:
+        for number, block in enumerate(loop.blocks):
+            home = node_of[cpus[home_of(loop, number, block, len(cpus))]]
+            for access in block.accesses:
+                part = arrays[access.buffer][tuple(slice(*span) for span in access.box)]
+                if part.size:
+                    first, last = pages.searchsorted(_pages(part))
+                    lie = nodes[first:last]
+                    known = lie[lie >= 0]
+                    total += part.nbytes * len(known) / len(lie)
+                    remote += part.nbytes * float((known != home).sum()) / len(lie)
+    return remote / total if total else None
 
 
 def own_bytes_by_node(root="/") -> dict[str, int]:
@@ -95,13 +137,15 @@ def own_bytes_by_node(root="/") -> dict[str, int]:
     return {str(node): result[node] for node in sorted(result)}
 
 
-def pages_of(job: Mapping[str, Any], arrays: Iterable[np.ndarray] | None = None) -> dict[str, Any] | None:
-    """Return the policy of a job, the bytes of arrays, or of all its memory, on each node, and why the kernel refused
-    the policy, if it did; None: there is one node."""
+def pages_of(job: Mapping[str, Any], bound: BoundPlan | None = None) -> dict[str, Any] | None:
+    """Return the policy of a job, the bytes of a plan's arrays, or of all its memory, on each node, the share of
+    accesses that are remote, and why the kernel refused the policy, if it did; None: there is one node."""
     if len(job.get("memory_nodes", ())) < 2:
         return None
-    lie = own_bytes_by_node() if arrays is None else bytes_by_node(arrays)
-    return {"policy": job["memory_policy"], "bytes_by_node": lie, "error": job["memory_error"]}
+    lie = own_bytes_by_node() if bound is None else bytes_by_node(bound.arrays.values())
+    on_cpus = bound is not None and bound.target != "gpu" and job["cpus"]
+    share = remote_share(bound.plan, bound.arrays, job["cpus"]) if on_cpus else None
+    return {"policy": job["memory_policy"], "bytes_by_node": lie, "remote_share": share, "error": job["memory_error"]}
 
 
 def nodes_memory(root="/") -> dict[str, dict[str, int | None]]:

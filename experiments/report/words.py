@@ -131,6 +131,9 @@ def machine_text(sweep: Sweep) -> str:
         lie = sum(map(Counter, (one["bytes_by_node"] for one in pages)), Counter())
         nodes = [f"{lie[node] / lie.total():.0%} on node {node}" for node in sorted(lie, key=int)]
         pieces.append(f"memory by {pages[0]['policy']}: {' and '.join(nodes) or 'its nodes are hidden'}")
+        if remote := [one["remote_share"] for one in pages if one.get("remote_share") is not None]:
+            spans = dict.fromkeys(f"{share:.0%}" for share in (min(remote), max(remote)))
+            pieces.append(f"{' to '.join(spans)} of the bytes that blocks access are on another node than their CPU")
     return f"Machine: {', '.join(pieces)}." if pieces else ""
 
 

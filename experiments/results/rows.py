@@ -307,11 +307,13 @@ class Counters(Part, frozen=True, kw_only=True):
 
 
 class Pages(Part, frozen=True, kw_only=True):
-    """Where a process's memory came to lie: bytes of its arrays on each NUMA node, and why the kernel refused the
+    """Where a process's memory came to lie: bytes of its arrays on each NUMA node, the share of the bytes that blocks
+    access which is on another node than the CPU that a static schedule gives them, and why the kernel refused the
     policy, if it did."""
 
     policy: Literal[POLICIES]
     bytes_by_node: dict[Digits, Count]
+    remote_share: Amount | None = None
     error: Text
 
 

@@ -189,7 +189,7 @@ def measure_sample(job: Mapping[str, Any], bound=None) -> Generator[dict[str, An
         "conduct": conduct,
         "cpu_swaps": swaps,
         **seen,
-        "pages": pages_of(job, None if spec.is_peer else bound.arrays.values()),
+        "pages": pages_of(job, None if spec.is_peer else bound),
         "max_resident_bytes": peak_resident_bytes(),
         "libraries_bytes": libraries_bytes,
         "graph_bytes": graph_bytes(bound.plan, spec.model.records),

@@ -84,6 +84,7 @@ def test_measuring_processes_are_placed(found):
         assert row["cpus"] == PLACED["numa close"]
         assert (row["pages"]["policy"], row["pages"]["error"]) == ("first_touch", "")
         assert {*row["pages"]["bytes_by_node"]} == {*map(str, range(NODES))}
+        assert 0 < row["pages"]["remote_share"] < 1
 
 
 def test_a_cpuset_bounds_cpus_and_nodes(found):

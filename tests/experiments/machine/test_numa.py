@@ -9,6 +9,8 @@ from experiments.machine.test_environment import topology_files, write_tree
 from experiments.machine.test_info import make_environment, make_machine
 from experiments.synthetic_results import sweep_of, synthetic_rows
 
+from forktask.cython_src.plan.builder import PlanBuilder
+from forktask.cython_src.plan.model import Block, read, update
 from forktask.experiments.machine import fitness, limits, machine_peaks, numa
 from forktask.experiments.machine.info import format_page
 from forktask.experiments.report.words import machine_text
@@ -81,13 +83,38 @@ def test_a_refused_policy_is_kept_and_warned_about(monkeypatch):
     assert error == "set_mempolicy: Operation not permitted"
     monkeypatch.setattr(numa.platform, "machine", lambda: "vax")
     assert "vax" in numa.set_memory_policy("interleave", [0, 1])
-    pages = {"policy": "interleave", "bytes_by_node": {"0": 300, "1": 100}, "error": error}
+    pages = {"policy": "interleave", "bytes_by_node": {"0": 300, "1": 100}, "remote_share": 0.26, "error": error}
     rows = [row | ({"pages": pages} if row["kind"] == "sample" else {}) for row in synthetic_rows()]
     next(row["config"] for row in rows if row["kind"] == "run").update(places="numa", bind="spread")
     sweep = sweep_of(rows)
     assert any("The kernel refused the memory policy (set_mempolicy" in text for text in sweep.warnings)
     said = machine_text(sweep)
     assert "threads on places numa, spread, memory by interleave: 75% on node 0 and 25% on node 1" in said
+    assert "26% of the bytes that blocks access are on another node than their CPU" in said
+
+
+def test_the_remote_share_is_that_of_a_static_schedule(monkeypatch):
+    """Check the bytes that blocks access on the other node, where one node has all pages and where each has its own."""
+    builder = PlanBuilder("two")
+    for name in ("out", "in"):
+        builder.buffer(name, (2, numa.PAGE_BYTES), "uint8", role="statistic")
+    rows = [(i, i + 1) for i in range(2)]
+    blocks = [Block((i, i, i + 1), (update("out", rows[i]), read("in", rows[1 - i]))) for i in range(2)]
+    builder.loop("swap", "hash_chain", {"out": "out", "in": "in"}, blocks)
+    plan = builder.build()
+    memory = np.zeros(5 * numa.PAGE_BYTES, np.uint8)
+    start = -memory.ctypes.data % numa.PAGE_BYTES
+    four = memory[start : start + 4 * numa.PAGE_BYTES].reshape(2, 2, numa.PAGE_BYTES)
+    arrays = {"out": four[0], "in": four[1]}
+    monkeypatch.setattr(
+        numa, "topology_of", lambda cpus, root: {"cpus": [{"cpu": 3, "node": 0}, {"cpu": 7, "node": 1}]}
+    )
+    pages = np.arange(4, dtype=np.uint64) + np.uint64(four.ctypes.data // numa.PAGE_BYTES)
+    for nodes, expected in (([0, 0, 0, 0], 0.5), ([0, 1, 1, 0], 0.0), ([0, 1, 0, 1], 0.5), ([-1] * 4, None)):
+        monkeypatch.setattr(numa, "nodes_of_pages", lambda arrays, nodes=nodes: (pages, np.array(nodes, np.int32)))
+        assert numa.remote_share(plan, arrays, [3, 7]) == expected
+    monkeypatch.setattr(numa, "nodes_of_pages", lambda arrays: (pages, np.zeros(4, np.int32)))
+    assert numa.remote_share(plan, arrays, [7, 7]) == 1.0 and numa.remote_share(plan, arrays, [3]) == 0.0
 
 
 MAPS = """00400000 default file=/usr/bin/python mapped=9 N0=9 kernelpagesize_kB=4
