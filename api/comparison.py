@@ -144,7 +144,7 @@ class Comparison(Shown):
         column : {"double", "single"}
             7 in wide, or 3.3 in and at most 6 in tall.
         title : bool
-            Whether the plan stands above the panels.
+            Whether the plan is named above the panels.
         models : mapping of str to str, optional
             Models that are drawn, in this order, by the names that they get; default: all.
         plan : str, optional
@@ -271,10 +271,10 @@ def compare(
 ) -> Comparison:
     """Train a network under several execution models in fresh processes, and compare them.
 
-    The same as `forktask compare`, with the same defaults: generations go on until every question is answered within
-    1 %, or `budget_s` (180) is spent; `repeats` alone gives their number. The weights of all models are checked to be
-    the same bits, and samples, summary.csv, figures and report.html are left in a folder. The same call with the same
-    `out` goes on with a session that was interrupted, and else adds one; `sessions` measures several.
+    The same as `forktask compare`, with the same defaults: generations are measured until every comparison is decided
+    within 1 %, or `budget_s` (180) is spent; `repeats` alone gives their number. The weights of all models are checked
+    to be the same bits, and samples, summary.csv, figures and report.html are left in a folder. The same call with the
+    same `out` continues an interrupted session, or else adds one; `sessions` measures several.
 
     Parameters
     ----------

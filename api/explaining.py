@@ -82,7 +82,7 @@ class Trace(Shown):
 
     @cached_property
     def layers(self) -> pd.DataFrame:
-        """One row a model, phase and layer, as in losses.csv: seconds of all threads an iteration."""
+        """One row a model, phase and layer, as in losses.csv: seconds of all threads per iteration."""
         from .experiments.analysis.losses import as_table
 
         return as_table(self._losses)
@@ -172,7 +172,7 @@ class Simulation(Shown):
         return str(self._found.as_row()["error"])
 
     def figure(self, *, column: str = "double", title: bool = True) -> Figure:
-        """Draw the predicted speedup beside measured points and bounds, 7 in ("double") or 3.3 in ("single") wide.
+        """Draw the predicted speedup with measured points and bounds, 7 in ("double") or 3.3 in ("single") wide.
 
         Raises
         ------

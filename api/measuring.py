@@ -120,7 +120,7 @@ def metg(
     out: str | os.PathLike[str] | None = None,
     **settings: Any,
 ) -> Result:
-    """Measure what a runtime costs a task, as `forktask metg` does; a figure for each graph.
+    """Measure what a runtime costs per task, as `forktask metg` does; a figure for each graph.
 
     Parameters
     ----------

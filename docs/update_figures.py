@@ -100,7 +100,7 @@ FIGURES = {
     "big_images": ("loading",),
 }
 # Columns of the report's tables that the pages leave out.
-LEFT_OUT = ("least to most", "train loss", "valid loss", "valid error", "kind", "hogs", "preemption")
+LEFT_OUT = ("least to most", "train loss", "valid loss", "valid error", "kind", "competing processes", "preemption")
 MOST_COLUMNS = 8  # of models; more of them are rows
 LARGEST = 2_000_000  # bytes of published samples
 # What large samples go without, in this order, where no figure shows it: digits of the durations of blocks, but one;

@@ -290,7 +290,7 @@ def evaluated(folder):
             lambda folder: ft.metg(threads=1, models="serial", width=2, steps=2, quick=True, out=folder / "metg"),
             {"pattern", "model", "metg_s", "empty_task_s"},
             ["stencil_1d"],
-            "stencil_1d, 2 x 2 tasks an iteration",
+            "stencil_1d, 2 x 2 tasks per iteration",
         ),
         (
             lambda folder: ft.tune(

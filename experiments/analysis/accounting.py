@@ -179,7 +179,7 @@ def accounting_table(sweep: Sweep) -> pd.DataFrame:
     to the floor), per_unit_s (excess per barrier for fork-join; excess times threads per task for task models),
     runtime_cost_s (the same graph with empty kernels under the same model), over_expected (_low, _high; time of a run
     over its floor and its runtime_cost_s), overhead (`WITHIN`, `BEYOND` or `UNDECIDED`: whether that is less than
-    `MOST_OVER` above 1), static_shares (of fork-join: equal numbers of blocks a thread, over the floor), remark (the
+    `MOST_OVER` above 1), static_shares (of fork-join: equal numbers of blocks per thread, over the floor), remark (the
     reason for a number below the floor, or for not using the row).
     """
     rows = []

@@ -20,8 +20,8 @@ def counter_table(sweep: Sweep) -> pd.DataFrame:
     """Return counts of a step, medians over the samples, a row for each point that has any.
 
     Columns: plan_id, model, threads, each of `COUNTERS` and joules (NaN where the machine has it not), per_cycle
-    (instructions), and energy, energy_low, energy_high: joules over those of the better fork-join form on as many
-    threads, taken generation by generation.
+    (instructions per cycle), and energy, energy_low, energy_high: joules over those of the better fork-join form on as
+    many threads, taken generation by generation.
     """
     result, joules_of = [], {}
     for point in sweep.points():

@@ -1,9 +1,9 @@
-"""Loss of each model beside other processes, beyond the CPU time that they take.
+"""Loss of each model to competing processes, beyond the CPU time that they take.
 
-`interference = [0, 1, 2]` in a configuration measures each point beside so many spinning processes, one on each of the
-last CPUs. Such a hog takes its share of a CPU, as a rule half, in time slices of milliseconds. The rest is measured
-with threads that only spin, one on each CPU, beside the same hogs: the capacity. A model that always had a block to run
-in the CPU time it got would take 1 / capacity times as long; the time beyond that is its loss.
+`interference = [0, 1, 2]` in a configuration measures each point with so many competing processes that spin, one on
+each of the last CPUs. Such a hog takes its share of a CPU, as a rule half, in time slices of milliseconds. The rest is
+measured with threads that only spin, one on each CPU, beside the same hogs: the capacity. A model that always had a
+block to run in the CPU time it got would take 1 / capacity times as long; the time beyond that is its loss.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The ladder from fork-join to tasks: models in the order of their file, and the wait that each takes away."""
+"""The ladder from fork-join to tasks: models in the order of their file, and the wait that each removes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ WAITS = {"loop": "waits after loops", "phase": "waits after phases", "iteration"
 
 
 def waits_of(spec: ModelSpec) -> list[str]:
-    """Return the costs of a model of the CPU that another rung may take away, in the order of the ladder."""
+    """Return the costs of a model of the CPU that another rung may remove, in the order of the ladder."""
     result = [START] if spec.model.joins_loops and spec.option("region") != "persistent" else []
     result += [WAITS[kind] for kind in BARRIERS[BARRIERS.index(spec.barrier) :] if kind in WAITS]
     creates = spec.model.runs_tasks and not spec.model.records
@@ -47,10 +47,10 @@ def rungs(sweep: Sweep, plan_id: str) -> list[ModelSpec]:
 def ladder_table(sweep: Sweep, plan_id: str) -> pd.DataFrame:
     """Return a row for each rung on most threads, in the order of the file.
 
-    Columns: model, threads, takes (what the rung takes away from the one above and what it puts back), time_s, low_s,
-    high_s, usable, above (time over that of the rung above), above_low, above_high, above_verdict, ratio (time over
-    that of the better fork-join form), ratio_low, ratio_high, verdict. NaN and "" where there is nothing to compare
-    with.
+    Columns: model, threads, takes (the waits that the rung removes from the one above and those that it adds), time_s,
+    low_s, high_s, usable, above (time over that of the rung above), above_low, above_high, above_verdict, ratio (time
+    over that of the better fork-join form), ratio_low, ratio_high, verdict. NaN and "" where there is nothing to
+    compare with.
     """
     speeds, threads = on_most_threads(speed_table(sweep)[lambda table: table["plan_id"] == plan_id])
     own = {row["model"]: row for row in speeds.to_dict("records")}
@@ -73,7 +73,7 @@ def ladder_table(sweep: Sweep, plan_id: str) -> pd.DataFrame:
 
 
 def _takes(above: ModelSpec | None, spec: ModelSpec) -> str:
-    """Say what a rung takes away from the one above, and what it puts back."""
+    """Name the waits that a rung removes from the one above, and those that it adds."""
     own, steps = waits_of(spec), spec.option("unroll", 1)
     before = waits_of(above) if above else own
     taken, added = ([w for w in a if w not in b] for a, b in ((before, own), (own, before)))

@@ -121,8 +121,8 @@ def sweep_from_rows(rows: Sequence[Row], partial: str = "") -> Sweep:
     for row in untimed:
         plan = f", {sweep.problem_name(row.plan_id)}," if len(plans) > 1 else ""
         warnings.append(
-            f"Repetition {row.repetition} of {row.model} on {plural(row.threads, 'thread')}{plan} has no positive step "
-            f"time (its two run lengths differ by less than the noise); it was left out."
+            f"Generation {row.repetition + 1} of {row.model} on {plural(row.threads, 'thread')}{plan} has no positive "
+            f"step time (its two run lengths differ by less than the noise); it was left out."
         )
     taken = {(row.plan_id, row.model, row.threads, row.repetition) for row in samples}
     warnings.extend(_missing_points(sweep, Counter(row[:3] for row in taken)))
@@ -141,14 +141,14 @@ def coarse_plans(sweep: Sweep) -> list[str]:
         if cut and cut.is_auto and point.threads > cut.for_threads:
             most[cut.for_threads] = max(point.threads, most.get(cut.for_threads, 0))
     return [
-        f"Loops were cut into blocks for {cut} threads, and {threads} were measured: many loops have no block for "
-        f"each. Compare with --granularity threads={threads}, which is another plan with other bits."
+        f"Loops were divided into blocks for {cut} threads, and {threads} were measured: many loops have fewer blocks "
+        f"than threads. Compare with --granularity threads={threads}, which is another plan with other bits."
         for cut, threads in most.items()
     ]
 
 
 def _separate_interference(rows: Sequence[Row]) -> Iterator[Row]:
-    """Give samples beside spinning processes plans of their own, so that only equal conditions are compared."""
+    """Give samples with competing processes plans of their own, so that only equal conditions are compared."""
     plans = {row.plan_id: row for row in rows if isinstance(row, PlanRow)}
     made: set[str] = set()
     for row in rows:
@@ -210,8 +210,9 @@ def _check_results(samples, failures, plans) -> None:
             if getattr(row, f"{what}_hash") != getattr(other, f"{what}_hash"):
                 raise UsageError(
                     f"all models must compute the same {what}, but {row.model} on {plural(row.threads, 'thread')} "
-                    f"(repetition {row.repetition}) and {other.model} on {other.threads} (repetition "
-                    f"{other.repetition}) differ for {plans[row.plan_id].network}; no time is shown before they agree"
+                    f"(generation {row.repetition + 1}) and {other.model} on {other.threads} (generation "
+                    f"{other.repetition + 1}) differ for {plans[row.plan_id].network}; no time is shown before they "
+                    "agree"
                 )
 
 
@@ -222,7 +223,7 @@ def _check_devices(samples) -> None:
         other = first.setdefault(row.plan_id, row)
         if row.instruction_set != other.instruction_set and (wrong := first_disagreement(other.answer, row.answer)):
             raise UsageError(
-                f"devices must agree before times are compared, but beside {other.model}'s answer that of "
+                f"devices must agree before times are compared, but compared with {other.model}'s answer that of "
                 f"{row.model} {wrong}; this is a fault of the program"
             )
 
@@ -247,7 +248,7 @@ def _check_profiles(profiles, plans) -> None:
         if not all(known):
             raise UsageError(
                 f"a profile must hold the times of all blocks, loops and phases of its plan, that of {row.model} on "
-                f"{plural(row.threads, 'thread')} (repetition {row.repetition}) does not; measure it again"
+                f"{plural(row.threads, 'thread')} (generation {row.repetition + 1}) does not; measure it again"
             )
 
 
@@ -286,7 +287,7 @@ def _missing_points(sweep: Sweep, taken: Mapping[Point, int]) -> list[str]:
                     measured += repeats if (this, model, count) in failed else min(done, repeats)
     if measured == requested:
         return []
-    return [f"The run is not complete: {measured} of {requested} samples; give the same command again to go on."]
+    return [f"The run is not complete: {measured} of {requested} samples; give the same command again to continue."]
 
 
 def disturbance_warnings(sweep: Sweep) -> list[str]:
@@ -312,22 +313,23 @@ def disturbance_warnings(sweep: Sweep) -> list[str]:
     total = sum(len(row.wall_s) for row in sweep.rounds)
     if disturbed:
         sentences.append(
-            f"{disturbed} of {plural(total, 'round')} {'was' if disturbed == 1 else 'were'} disturbed and left out, by "
-            f"what is the same for all: a calibration kernel between turns, stolen time, threads that waited for a CPU."
+            f"{disturbed} of {plural(total, 'round')} {'was' if disturbed == 1 else 'were'} disturbed and left out: an "
+            f"indicator that does not depend on the model showed interference (calibration kernel before turns, stolen "
+            f"time, threads that waited for a CPU)."
         )
     shares = [] if sweep.config.get("oversubscribe") else [waited_shares(r) for r in sweep.rounds if not r.interference]
     if beside := sum(bool(each) and median(each) > STEADY_LOAD for each in shares):
         cause = "the CPU quota held them up" if stopped else "other programs ran all the while"
         sentences.append(
             f"Threads waited for a CPU for more than {STEADY_LOAD:.0%} of the time in {beside} of "
-            f"{plural(len(shares), 'generation')}: {cause}. No round stands out then, and step times hold for such a "
-            f"machine alone; measure again on an idle one."
+            f"{plural(len(shares), 'generation')}: {cause}. Under constant load no round is an outlier, and step "
+            f"times hold for such a machine alone; measure again on an idle one."
         )
     refused = {pages["error"] for pages in sweep.samples.get("pages", ()) if isinstance(pages, dict)} - {""}
     for error in sorted(refused):
         sentences.append(
-            f"The kernel refused the memory policy ({error}): pages lie where each process touched them first, which "
-            f"may favour a model. A container needs CAP_SYS_NICE for it."
+            f"The kernel refused the memory policy ({error}): pages are where each process touched them first, which "
+            f"may favor a model. A container needs CAP_SYS_NICE for it."
         )
     if moved := sweep.quiet.moved:
         sentences.append(moved_text(moved.values(), len(sweep.rounds), "generation"))

@@ -88,16 +88,16 @@ LOSSES = {
     ),
     "imbalance": Loss(
         "imbalance",
-        "waits while a ready task stands elsewhere",
+        "waits while another thread holds a ready task",
         "#de8f05",
         "load_balance",
-        "Threads wait, while a ready block stands with another thread, for",
+        "Threads wait, while another thread holds a ready block, for",
         _FINER,
         waits=True,
     ),
     "barrier": Loss(
         "behind a barrier",
-        "waits while the data of some task are there",
+        "waits while the data of some task are ready",
         "#d55e00",
         "serialization_efficiency",
         "Threads wait behind barriers for",
@@ -115,10 +115,10 @@ LOSSES = {
     ),
     "preemption": Loss(
         "lost CPU",
-        "the CPU was taken away, or given up inside a block",
+        "the CPU was lost, or given up inside a block",
         "#0d0d0d",
         "cpu_availability",
-        "The CPU is taken away from threads for",
+        "Threads have lost their CPU for",
         "a quiet machine",
     ),
 }
@@ -153,7 +153,7 @@ class Losses:
         return {name: int(self.table[name].sum()) for name in LOSSES}
 
     def per_iteration_s(self) -> dict[str, float]:
-        """Seconds of wall time an iteration: the totals over threads and iterations. They sum to the step time."""
+        """Seconds of wall time per iteration: the totals over threads and iterations. They sum to the step time."""
         parts = len(self.log.lanes_of(*COMPUTING)) * self.log.about["iterations"] * 1e9
         return {name: value / parts for name, value in self.total_ns.items()}
 
@@ -254,7 +254,7 @@ def all_losses(logs: Sequence[EventLog]) -> list[Losses]:
 
 
 def as_rows(result: Sequence[Losses]) -> list[dict]:
-    """Return a row for each model: wall time an iteration by class in seconds, the factors, and whether the run is
+    """Return a row for each model: wall time per iteration by class in seconds, the factors, and whether the run is
     usable."""
     rows = [
         {
@@ -303,7 +303,7 @@ def remarks(result: Sequence[Losses]) -> list[str]:
 
 
 def as_table(result: Sequence[Losses]) -> pd.DataFrame:
-    """Return all classes by model, phase and layer, in seconds of all threads an iteration, and whether the run is
+    """Return all classes by model, phase and layer, in seconds of all threads per iteration, and whether the run is
     usable."""
     parts = []
     for losses, row in zip(result, as_rows(result), strict=True):
@@ -317,7 +317,7 @@ def as_table(result: Sequence[Losses]) -> pd.DataFrame:
 
 
 def as_text(result: Sequence[Losses]) -> str:
-    """Return a table of wall time an iteration by class, and the efficiency as a product."""
+    """Return a table of wall time per iteration by class, and the efficiency as a product."""
     rows = [{"log": losses.log.title, **row} for losses, row in zip(result, as_rows(result), strict=True)]
     without_regions = [
         {**row, **region_free_factors(losses.total_ns)} for losses, row in zip(result, rows, strict=True)
@@ -326,7 +326,7 @@ def as_text(result: Sequence[Losses]) -> str:
     times = [time_column(f"{name}_s", loss.label) for name, loss in LOSSES.items()]
     factors = [number_column(name, digits=3) for name in FACTORS]
     lines = [
-        "Wall time an iteration, by what the threads did:",
+        "Wall time per iteration, by what the threads did:",
         *text_table((title, time_column("step_time_s", "step"), *times, USABLE), rows),
         "",
         "As a product (peeled off threads x time in this order):",

@@ -80,7 +80,7 @@ def with_texts(table: pd.DataFrame) -> pd.DataFrame:
 
 
 def plan_beside(plan_id: str, hogs: int) -> str:
-    """Return the id under which a plan's samples beside spinning processes are kept."""
+    """Return the id under which a plan's samples with competing processes are kept."""
     return f"{plan_id}-{hogs}" if hogs else plan_id
 
 
@@ -95,7 +95,7 @@ def is_graph(plan: PlanRow) -> bool:
 
 
 def record_of(plan: PlanRow) -> dict[str, Any]:
-    """Return the choices behind a "plan" row: network, every field of `PlanOptions`, and the hogs beside it.
+    """Return the choices behind a "plan" row: network, every field of `PlanOptions`, and the competing processes.
 
     Arguments of a function that makes the network are fields of their own; one with an option's name has a longer name.
     A graph that is no network has no phase.
@@ -175,5 +175,5 @@ def problem_text(record: Mapping[str, Any], axes: tuple[str, ...], besides: str 
     told = [text for name, text in step.items() if name != besides]
     told += option_texts({name: value for name, value in record.items() if name != besides}, axes)
     words = [network if NETWORK in axes else short_name(network), *told]
-    beside = f" beside {plural(hogs, 'spinning process', 'spinning processes')}" if hogs else ""
+    beside = f" with {plural(hogs, 'competing process', 'competing processes')}" if hogs else ""
     return ", ".join(words) + beside

@@ -157,8 +157,8 @@ def unexplained(sweep: Sweep, plan_id: str) -> list[str]:
     if result:
         share = result["bytes_per_s"] / sweep.rates(1)[1]
         why = (
-            f"Counters: {result['per_cycle']:.2f} instructions a cycle, and {share:.0%} of memory's bandwidth, so the "
-            f"rest is {'waiting for memory' if share > 0.5 else 'slow instructions, or data from caches'}."
+            f"Counters: {result['per_cycle']:.2f} instructions per cycle, and {share:.0%} of memory's bandwidth, so "
+            f"the rest is {'waiting for memory' if share > 0.5 else 'slow instructions, or data from caches'}."
         )
     else:
         why = "Without hardware counters it is not known whether these wait for caches or run slow instructions."
@@ -172,7 +172,7 @@ def _why_beaten(kernels: str) -> str:
     """Return why arithmetic took less than its floor."""
     if "winograd" in kernels:
         return "floors count the operations of direct convolutions, and Winograd's algorithm needs fewer"
-    return "one thread's peak was measured at another clock, or beside other processes"
+    return "one thread's peak was measured at another clock, or with competing processes"
 
 
 def beaten_floors(sweep: Sweep, plan_id: str) -> list[str]:

@@ -177,11 +177,13 @@ def next_shards(
     wanted = undecided()
     measured, spent_s = results.measured, results.spent_s
     if wanted is not None and not wanted:
-        text = f"every question is answered after {measured} repetitions ({format_seconds(spent_s)} of the nodes' time)"
+        text = (
+            f"every comparison is decided after {measured} generations ({format_seconds(spent_s)} of the nodes' time)"
+        )
         say(text)
         return []
     if spent_s >= budget_s:
-        text = f"the nodes have spent the budget of {format_seconds(budget_s)} after {measured} repetitions"
+        text = f"the nodes have spent the budget of {format_seconds(budget_s)} after {measured} generations"
         say(f"{text}: give a larger budget and the same folder to go on")
         return []
     return missing(measured + ROUND, wanted)

@@ -203,8 +203,8 @@ class DaskEngine:
                     f"{address} is left out: {reason}"
                     if reason
                     else (
-                        f"{address} looks at its own threads 100 times a second, which costs time; start workers with "
-                        f"DASK_DISTRIBUTED__WORKER__PROFILE__ENABLED=False"
+                        f"{address} looks at its own threads 100 times per second, which costs time; start workers "
+                        f"with DASK_DISTRIBUTED__WORKER__PROFILE__ENABLED=False"
                     )
                 )
                 say(text)
@@ -212,7 +212,7 @@ class DaskEngine:
         return [address for address in live if self._seen.get(address)]
 
     def _unfit(self, address: str, answer: Any, live: Sequence[str]) -> str:
-        """Return why a worker may not measure beside the others."""
+        """Return why a worker may not measure together with the others."""
         if isinstance(answer, BaseException) or answer["version"] != version_text():
             result = answer["version"] if isinstance(answer, dict) else f"{type(answer).__name__}: {answer}"
             return (

@@ -51,7 +51,7 @@ class SlurmOptions(Record, frozen=True):
     partition: Annotated[str, about("partition; empty: the scheduler's default, as with each key here")] = ""
     account: Annotated[str, about("account that pays")] = ""
     time: Annotated[str, about("time limit of a task, in Slurm's form, such as 2:00:00")] = ""
-    exclusive: Annotated[bool, about("whole nodes: no other job runs beside a measurement")] = True
+    exclusive: Annotated[bool, about("whole nodes: no other job runs during a measurement")] = True
     constraint: Annotated[str, about("features that nodes must have, so that all are of one kind")] = ""
     cpus_per_task: Annotated[int, about("CPUs of a task; 0: sbatch is not told", least=0, below=1 << 16)] = 0
     options: Annotated[tuple, about("further options of sbatch, such as --mem=0")] = ()

@@ -286,7 +286,7 @@ def add_device(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--device",
         choices=("cpu", "gpu"),
-        help="gpu: models are those of a GPU (taskiter stands for gpu_taskiter), on one thread; the first GPU that "
+        help="gpu: models are those of a GPU (taskiter means gpu_taskiter), on one thread; the first GPU that "
         "CUDA shows, which CUDA_VISIBLE_DEVICES chooses; cpu: those of the models that run on the processor; default: "
         "each model where its name says",
     )

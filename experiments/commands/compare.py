@@ -23,8 +23,8 @@ from .sweeping import add_output, measure_and_report
 HELP = "train one network under several execution models and compare them"
 DESCRIPTION = (
     "Train one network under several execution models, check that all computed the same weights, and leave samples, a "
-    "table, figures and a report in a folder. The same command again goes on with a session that was interrupted, "
-    "and else adds a session."
+    "table, figures and a report in a folder. The same command again continues an interrupted session, "
+    "or else adds one."
 )
 
 
@@ -44,14 +44,14 @@ def add_arguments(parser: ArgumentParser) -> None:
         type=lambda text: numbers(text, most=MOST_HOGS),
         default=(0,),
         metavar="K[,K...]",
-        help="processes that spin on the same CPUs; default: 0",
+        help="competing processes, which spin on the same CPUs; default: 0",
     )
     add_fields(parser, Measure, leave_out=("budget_s", "inject", "sessions", "every_s"))
     parser.add_argument(
         "--budget",
         type=duration,
         metavar="TIME",
-        help=f"such as 90s or 3min: generations go on until all is decided within 1 %%, or this is spent; default: "
+        help=f"such as 90s or 3min: measure until every comparison is decided within 1 %%, or this is spent; default: "
         f"{BUDGET_S / 60:g}min, without --repeats",
     )
     add_output(parser)

@@ -6,7 +6,7 @@ from argparse import ArgumentParser, Namespace
 
 from .arguments import add_json, show
 
-HELP = "say what costs time, what to try, and what that would bring"
+HELP = "say what costs time, what to try, and what that would gain"
 DESCRIPTION = (
     "Look through the results of compare or run, and the event logs of trace, for what costs time: chains of dependent "
     "blocks, imbalance, barriers, creation, block sizes, bandwidth, outliers. Gains are estimated by simulation."

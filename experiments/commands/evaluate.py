@@ -8,8 +8,8 @@ from .arguments import add_device, add_fields, add_json, add_out, folder_of, giv
 
 HELP = "accuracy of given weights on a data set, and the time of each kind of layer"
 DESCRIPTION = (
-    "Evaluate given weights on a data set, in the forms of convolutions that are asked for: accuracy, and the time of "
-    "each kind of layer. The forms take turns; intervals of ratios has `forktask compare --phase evaluate`."
+    "Evaluate given weights on a data set, in the requested forms of convolutions: accuracy, and the time of "
+    "each kind of layer. The forms are interleaved; `forktask compare --phase evaluate` has intervals of ratios."
 )
 FIELDS = (
     *("network", "data", "image_size", "load", "broken", "decoder", "cache", "tokenizer", "model", "threads", "places"),

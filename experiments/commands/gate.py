@@ -20,8 +20,8 @@ from .arguments import (
 
 HELP = "compare the speed of this commit with another one, both built here"
 DESCRIPTION = (
-    "Build two commits of a repository and measure them in turns. Exit code 0: no model is slower than allowed; 1: one "
-    "is; with --strict also 3: for one the budget did not suffice to say."
+    "Build two commits of a repository and measure them, interleaved. Exit code 0: no model is slower than allowed; "
+    "1: one is; with --strict also 3: for one the budget was too small to decide."
 )
 
 

@@ -8,8 +8,8 @@ from .arguments import add_json, add_plan_options, number_from, plan_options, sh
 
 HELP = "times of a step's kernels on a GPU"
 DESCRIPTION = (
-    "Time each kernel, copy and driver call of a model's step on a GPU, and say what the timing itself costs. What "
-    "loops take on the processor stands in the report of a `forktask compare`."
+    "Time each kernel, copy and driver call of a model's step on a GPU, and say what the timing itself costs. Times "
+    "of loops on the processor are in the report of a `forktask compare`."
 )
 
 

@@ -23,7 +23,7 @@ from .arguments import (
 )
 from .sweeping import command_line
 
-HELP = "what a runtime costs a task: METG(50 %%) on Task Bench graphs"
+HELP = "what a runtime costs per task: METG(50 %%) on Task Bench graphs"
 DESCRIPTION = (
     "Run Task Bench graphs with more and more work in each task and find the shortest task at which half of the "
     "kernel's own rate is reached. Each task checks that its inputs came from the right tasks."

@@ -13,9 +13,9 @@ HELP = "the networks; or a network's plan: loops, FLOPs, bytes by purpose, and a
 DESCRIPTION = (
     "List the networks: input, classes, layers, parameters, and for one sample the floating-point operations of "
     "inference and of a training step (convolutions counted in direct form) and the bytes of all layers' outputs in "
-    "float32. With --network, show the plan of a training step or inference: its loops, and its bytes by what they are "
-    "for, known before it runs. Several batches make a sweep; of what does not fit, what would is said, and a large "
-    "plan that cannot fit is not made."
+    "float32. With --network, show the plan of a training step or inference: its loops, and its bytes by "
+    "purpose, known before it runs. Several batches make a sweep; where a plan does not fit, a fitting one is named, "
+    "and a large plan that cannot fit is not made."
 )
 # Arguments that are for a picture, and those that are for any plan, with their defaults.
 PICTURE = dict.fromkeys(("layers", "phases", "barriers"))
@@ -44,7 +44,7 @@ def add_arguments(parser: ArgumentParser) -> None:
         "--barriers",
         type=texts,
         metavar="B[,B...]",
-        help=f"a panel for each of loop, phase, iteration, none; default: {','.join(BARRIERS)}",
+        help=f"one panel for each of loop, phase, iteration, none; default: {','.join(BARRIERS)}",
     )
     add_json(parser)
 

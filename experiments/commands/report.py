@@ -9,13 +9,13 @@ from pathlib import Path
 from ...cython_src.errors import UsageError, check_choice
 from .arguments import add_json, show, texts
 
-HELP = "what a results folder holds: tables, figures and page, one figure, exports, another folder beside it"
+HELP = "what a results folder holds: tables, figures and page, one figure, exports, a comparison with another folder"
 DESCRIPTION = (
     "Write summary.csv, figures/ and report.html again from samples.jsonl, and print the answers; or what one of the "
-    "options asks for in place of that."
+    "options requests instead."
 )
 _EXPORTS = {
-    "csv": "raw samples, a row each, to DIR/exports, like the other exports",
+    "csv": "raw samples, one row each, to DIR/exports, like the other exports",
     "parquet": "the same as Parquet; needs pyarrow, extra `parquet`",
     "extra-p": "step times over threads and swept numbers, as Extra-P's JSON",
     "talp": "POP metrics of the logged runs, in the form of DLB's TALP",
@@ -37,11 +37,11 @@ def add_arguments(parser: ArgumentParser) -> None:
         help="of --figure: first characters of a plan's id; default: main plan (gantt: of several, ID,ID; all)",
     )
     parser.add_argument(
-        "--against", metavar="OTHER", help="another folder of the same work beside it: ratios, a figure"
+        "--against", metavar="OTHER", help="compare with another folder of the same work: ratios, a figure"
     )
     parser.add_argument("--no-title", action="store_true", help="of --figure: leave out the lines above the panels")
     parser.add_argument("--models", type=texts, metavar="M[,M...]", help="of --figure: these, in this order")
-    parser.add_argument("--names", type=texts, metavar="N[,N...]", help="of --figure: what its --models are called")
+    parser.add_argument("--names", type=texts, metavar="N[,N...]", help="of --figure: names of its --models")
     parser.add_argument("--file", metavar="FILE", help="of --figure and --against; default: below DIR/figures")
     for kind, text in _EXPORTS.items():
         parser.add_argument(f"--{kind}", dest="kinds", action="append_const", const=kind, help=text)

@@ -15,8 +15,8 @@ HELP = "run a sweep or a study of trainings described in a TOML file, on this ma
 DESCRIPTION = (
     "Run a TOML file, or one of those shipped with forktask. One with a table [grid] is a sweep: execution models are "
     "compared, on this machine or a cluster. One with a table [train] is a study: all combinations of networks, "
-    "batches, models, optimisers and seeds are trained, and losses, errors, accuracy over time, time and memory "
-    "reported. What was interrupted goes on in its folder. Exit code 1: something failed for "
+    "batches, models, optimizers and seeds are trained, and losses, errors, accuracy over time, time and memory "
+    "reported. An interrupted one continues in its folder. Exit code 1: something failed for "
     "another reason than its memory, or weights differ."
 )
 OF_SWEEPS = ("on", "script", "detach", "trace", "sessions", "every_s")  # options

@@ -9,7 +9,7 @@ from .arguments import add_json, number_from, numbers, show, texts
 HELP = "predict the speedup on more threads, or on another machine"
 DESCRIPTION = (
     "Replay a measured plan's graph with its serial block durations under each model's own policy, on any number of "
-    "threads, and draw the predicted speedup beside measured points and bounds. The folder must hold serial runs."
+    "threads, and draw the predicted speedup with measured points and bounds. The folder must hold serial runs."
 )
 
 

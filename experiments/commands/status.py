@@ -11,8 +11,8 @@ from .arguments import add_json, show
 
 HELP = "what a results folder holds, what is missing, and where the jobs of a cluster are"
 DESCRIPTION = (
-    "Say what a results folder holds, what is missing and which command goes on; of a sweep on Slurm also how many "
-    "shards run, wait and were lost, by the folder and the queue."
+    "Say what a results folder holds, what is missing and which command continues it; of a sweep on Slurm also how "
+    "many shards run, wait and were lost, by the folder and the queue."
 )
 NOTHING = "nothing was measured yet; the command that began this folder, given again, goes on"
 WATCH_S = 10.0
@@ -20,7 +20,7 @@ WATCH_S = 10.0
 
 def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("folder", metavar="DIR", help="results folder of compare or run")
-    parser.add_argument("--watch", action="store_true", help="say it again and again, until no job is left")
+    parser.add_argument("--watch", action="store_true", help="repeat until no job is left")
     add_json(parser)
 
 

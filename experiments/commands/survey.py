@@ -10,8 +10,8 @@ from .sweeping import command_line
 HELP = "measure a whole machine within a time: limits, hand-overs, networks, tasks, PyTorch, a GPU"
 DESCRIPTION = (
     "Measure a whole machine, most valuable first: its limits, hand-overs between all CPUs, and networks and METG on "
-    "1, 2, 4, ... all cores under every model and outside runtime that is here, PyTorch and a GPU too. It leaves one "
-    "folder with a page. What was interrupted, or did not fit into the time, goes on in its folder."
+    "1, 2, 4, ... all cores under every model and installed outside runtime, PyTorch and a GPU too. It leaves one "
+    "folder with a page. An interrupted one, or one that did not fit into the time, continues in its folder."
 )
 
 

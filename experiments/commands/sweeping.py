@@ -18,7 +18,7 @@ def add_output(parser: ArgumentParser) -> None:
     printed.add_argument(
         "--no-report",
         action="store_true",
-        help="measure alone: `forktask report DIR` prints and draws, here or elsewhere",
+        help="only measure: `forktask report DIR` prints and draws, here or elsewhere",
     )
     parser.add_argument(
         "--trace",

@@ -23,7 +23,7 @@ def add_arguments(parser: ArgumentParser) -> None:
     parser.epilog = f"Networks of tokens have other defaults: {others}."
     add_fields(parser, TrainingConfig, leave_out=("phase",))
     add_device(parser)
-    parser.add_argument("--resume", action="store_true", help="go on after the last checkpoint in --out")
+    parser.add_argument("--resume", action="store_true", help="continue after the last checkpoint in --out")
     parser.add_argument("--oversubscribe", action="store_true", help="allow more threads than CPUs")
     add_json(parser, "the summary")
 

@@ -103,7 +103,7 @@ class Case:
         return self.other(weight_gradients="partial") if chained else None
 
     def break_chains(self, model: ModelSpec) -> tuple[str, str]:
-        """Return what to try against chains of weight gradients, and what it brings a model; empty where they are in
+        """Return what to try against chains of weight gradients, and what it gains for a model; empty where they are in
         partial sums already."""
         if self.partial_sums is None:
             return "", ""
@@ -126,7 +126,7 @@ class Case:
 def relower(options: Mapping[str, Any], measured: Plan, seconds: np.ndarray, machine: MachineModel) -> Subject:
     """Lower other options, and give each block the rate of the measured blocks of its layer, phase and kernel.
 
-    Rates are flops a second, or bytes a second of kernels without flops. Kernels that were not measured move their
+    Rates are flops per second, or bytes per second of kernels without flops. Kernels that were not measured move their
     bytes at one thread's bandwidth.
     """
     plan = lower(**options)

@@ -243,8 +243,8 @@ def _bandwidth(case: Case) -> Iterator[Finding]:
 def _loops_at_the_limit(
     case: Case, serial: list[Mapping[str, float]], own: list[Mapping[str, float]], limit: float
 ) -> list[tuple[float, str, float, float]]:
-    """Return (seconds of a step that this costs, loop, times its serial time, bytes a second) of loops that take longer
-    than in serial runs while they move bytes at the memory's limit, the most costly first."""
+    """Return (seconds of a step that this costs, loop, times its serial time, bytes per second) of loops that take
+    longer than in serial runs while they move bytes at the memory's limit, the most costly first."""
     num_bytes: Counter[str] = Counter()
     for loop in case.plan.loops:
         num_bytes[loop.name] += case.plan.least_bytes(loop)

@@ -26,7 +26,7 @@ _ATTEMPTS = {
     "preempted": "a quiet machine, or preemption=swap",
     "first touch": "longer warm-up, or touch the memory before the run; a steady step does not pay for it",
     "evicted": "a run without pauses, and no other programs on this machine's caches meanwhile",
-    "worker": "look at that CPU: its clock, its neighbour thread, interrupts",
+    "worker": "look at that CPU: its clock, its SMT sibling, interrupts",
     "cold cache": "placement=partitioned, which gives a block the same worker in each step",
     "always": "equal blocks, or look for denormal numbers in the layer's data",
     "none": "",
@@ -80,20 +80,23 @@ def explain(log: EventLog) -> list[tuple[str, float, str, str]]:
     graphs, advice = "graph of" in log.loops["name"][0], log.model.model.advice
     texts = {
         "launches": (
-            f"the device has nothing to run while the host launches: {count:.3g} launches a step, which run for "
+            f"the device has nothing to run while the host launches: {count:.3g} launches per step, which run for "
             f"{format_time(mean_s)} on average",
             "more passes in a graph (gpu_taskiter:unroll=N)"
             if graphs
             else f"gpu_taskgraph or gpu_taskiter, which launch a step at once; or {LARGER}",
         ),
         "copies": (
-            f"copies bind: nothing runs while they do, {num_bytes / steps / 1e6:.3g} MB a step at "
+            f"copies bind: nothing runs while they do, {num_bytes / steps / 1e6:.3g} MB per step at "
             f"{num_bytes / max(copying_s, 1e-9) / 1e9:.3g} GB/s",
-            "memory=pinned, and copies beside launches (gpu_hostload:copies=prefetch); or data that stay on the device",
+            "memory=pinned, and copies that overlap launches (gpu_hostload:copies=prefetch); or data that stay on "
+            "the device",
         ),
         "host blocks": (
             "the device waits for blocks that the host computes",
-            advice.get("host blocks", "gpu_both, which computes them beside launches; or these blocks on the device"),
+            advice.get(
+                "host blocks", "gpu_both, which computes them while launches run; or these blocks on the device"
+            ),
         ),
         "waits": (
             "the device runs nothing while the host waits for it: between launches, and from a wait to the next launch",
@@ -206,9 +209,9 @@ def _losses(
         if not attempt:
             attempt, other = _attempt(kind, model, case)
             brings = case.gain_text(model, other) if case and other else ""
-            brings = brings or f"at most {format_time(seconds)} a step"
+            brings = brings or f"at most {format_time(seconds)} per step"
             brings += f"; traced here: {format_time(steps[other])}" if other in steps else ""
-        yield Finding(kind, seconds, text, attempt, brings or f"at most {format_time(seconds)} a step")
+        yield Finding(kind, seconds, text, attempt, brings or f"at most {format_time(seconds)} per step")
 
 
 def _attempt(kind: str, spec: ModelSpec, case: Case | None) -> tuple[str, ModelSpec | None]:
@@ -236,7 +239,7 @@ def _attempt(kind: str, spec: ModelSpec, case: Case | None) -> tuple[str, ModelS
 
 def _lanes(log: EventLog) -> Iterator[Finding]:
     for kind, seconds, text, attempt in explain(log):
-        brings = f"at most {format_time(seconds)} a step" if seconds > 0 else ""
+        brings = f"at most {format_time(seconds)} per step" if seconds > 0 else ""
         yield Finding(kind, seconds, text[0].upper() + text[1:], attempt, brings)
 
 
@@ -259,5 +262,5 @@ def _outliers(log: EventLog, loops: Sequence[Outliers]) -> Finding:
     text += f" ({shown})." if shown else "."
     seconds = sum(one.seconds for one in loops)
     return Finding(
-        "outliers", seconds, text, _ATTEMPTS[first.cause], f"at most {format_time(seconds)} of thread time a step"
+        "outliers", seconds, text, _ATTEMPTS[first.cause], f"at most {format_time(seconds)} of thread time per step"
     )

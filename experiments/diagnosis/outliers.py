@@ -11,7 +11,7 @@ from ..events.event_states import PREEMPTED
 from ..events.events import EventLog
 
 TIMES = 5.0  # an outlier takes so many times the median of its block
-FEWEST = 3  # outliers that are worth a sentence, unless their CPU was taken away
+FEWEST = 3  # outliers that are worth a sentence, unless their CPU was lost
 SHARED = 0.8  # a property that so many of the outliers have names them
 LIFT = 4.0  # so many times more often slow than other runs of the loop are those that a cause explains
 LEAST_S = 20e-6  # shorter ones cost nothing worth a search
@@ -27,7 +27,7 @@ class Outliers:
     count, runs : int
         Outliers, and runs of the loop's blocks in all.
     seconds : float
-        What they took beyond their block's median, a step.
+        What they took beyond their block's median, per step.
     cause : str
         What they have in common, one of `CAUSES`.
     worker : int
@@ -48,7 +48,7 @@ class Outliers:
 
 
 CAUSES = {
-    "preempted": "the thread's CPU was taken away in the middle of the block",
+    "preempted": "the thread lost its CPU in the middle of the block",
     "first touch": "they ran in the first pass, which touches memory for the first time",
     "evicted": "no block had run for a while before them, in which others used the caches: cold caches",
     "worker": "all ran on one worker",

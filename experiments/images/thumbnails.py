@@ -20,7 +20,7 @@ _COMPLETE = "complete"
 def write_thumbnails(
     folder: Path, count: int, height: int = HEIGHT, width: int = WIDTH, classes: int = CLASSES
 ) -> Path:
-    """Write `count` images, in turn for each class, and return the folder; images that are there already stay.
+    """Write `count` images, for one class after the other, and return the folder; images that are there already stay.
 
     Waves whose direction tells the class, in colours and with noise that tell nothing: a network can learn them, and
     they decode about as slowly as photographs.

@@ -51,7 +51,7 @@ def _of_cpus(environment: dict) -> Iterator[Reason]:
         yield RESERVED, "only one CPU may be used: no scaling can be seen", remedy
     elif len(usable) < len(topology["online"]):
         text = (
-            f"only CPUs {format_cpu_list(usable)} of {len(topology['online'])} may be used: neighbours may sit on the "
+            f"only CPUs {format_cpu_list(usable)} of {len(topology['online'])} may be used: other jobs may run on the "
             "others, caches and memory are shared with them"
         )
         yield RESERVED, text, "start without taskset, or keep the other CPUs idle"
@@ -111,7 +111,7 @@ def _of_disturbance(environment: dict, machine: dict) -> Iterator[Reason]:
     stolen = (disturbance["steal_ticks"] or 0) / (CLOCK_TICKS_PER_S * machine["elapsed_s"] * num_cpus)
     if stolen > 0.01:
         text = f"the hypervisor gave {100 * stolen:.0f} % of the CPU time to others during this check"
-        remedy = "ask for dedicated cores, or measure at another time with more repetitions"
+        remedy = "ask for dedicated cores, or measure at another time with more generations"
         yield UNFIT if stolen > 0.1 else RESERVED, text, remedy
     if environment["board"]["throttled"] or disturbance["thermal_throttles"]:
         remedy = "cool the machine, give it a stronger supply or lower its frequency, look again"
@@ -121,7 +121,7 @@ def _of_disturbance(environment: dict, machine: dict) -> Iterator[Reason]:
 def _of_clock(clock: dict) -> Iterator[Reason]:
     remedy = "choose the clock source tsc (kernel parameter clocksource=tsc)"
     if clock["step_ns"] > 1000:
-        yield UNFIT, f"the clock moves in steps of {clock['step_ns'] / 1000:.0f} us", remedy
+        yield UNFIT, f"the clock moves in steps of {clock['step_ns'] / 1000:.0f} µs", remedy
     elif clock["cost_ns"] > 200:
         cost = f"one reading of the clock ({clock['source']}) costs {clock['cost_ns']:.0f} ns"
         yield RESERVED, f"{cost}: event logs of short blocks are distorted", remedy
@@ -130,7 +130,7 @@ def _of_clock(clock: dict) -> Iterator[Reason]:
 def _of_settings(environment: dict) -> Iterator[Reason]:
     build = environment["build"]
     if build["optimization"] not in ("2", "3") or build["sanitize"] != "none":
-        text = f"this copy was built with optimisation {build['optimization']} and sanitizer {build['sanitize']}"
+        text = f"this copy was built with optimization {build['optimization']} and sanitizer {build['sanitize']}"
         yield UNFIT, text, "install a release build: pip install ."
     remedies = dict.fromkeys(
         ("cripples", "placement"), "forktask keeps it from its measuring processes, your own scripts get it"

@@ -17,7 +17,7 @@ from .fitness import UNFIT, kinds_text, verdict
 from .limits import measure_machine
 from .topology import format_cpu_list, placement_order
 
-# Integer additions a cycle. Whole cores of x86-64 do 3.9 to 5.6; those that share with another guest do 2.0 to 2.8.
+# Integer additions per cycle. Whole cores of x86-64 do 3.9 to 5.6; those that share with another guest do 2.0 to 2.8.
 HALF_CORE = 3.3
 
 
@@ -100,7 +100,7 @@ def _measured(environment: dict, machine: dict) -> dict[str, str]:
         "Frequency": f"{machine['frequency_hz'] / 1e9:.2f} GHz measured on one core; "
         f"governor {frequency['governor'] or 'hidden'}{boost}",
         "Peak": f"{machine['peak_flops_per_s_1thread'] / 1e9:.1f} GFLOP/s float32 on one core "
-        f"({machine['instruction_set']}, {machine['flops_per_cycle']:.0f} flops a cycle); "
+        f"({machine['instruction_set']}, {machine['flops_per_cycle']:.0f} flops per cycle); "
         f"median {machine['median_flops_per_s_1thread'] / 1e9:.1f}",
         "Issue": _additions(machine["additions_per_cycle"], environment["cpu"]["virtual_machine"]),
         "Bandwidth": f"GB/s: memory with {', '.join(memory)}{'; one thread in ' if cached else ''}{', '.join(cached)}",
@@ -135,7 +135,7 @@ def _additions(by_cpu: dict[str, float], virtual: bool | None) -> str:
         f"{rate:.1f} on CPU {cpu}{states[rate < HALF_CORE] if virtual else ''}"
         for cpu, rate in itertools.islice(by_cpu.items(), 16)
     ]
-    return f"integer additions a cycle: {', '.join(texts)}{', ...' if len(by_cpu) > 16 else ''}"
+    return f"integer additions per cycle: {', '.join(texts)}{', ...' if len(by_cpu) > 16 else ''}"
 
 
 def _software(environment: dict) -> dict[str, str]:

@@ -46,8 +46,8 @@ def memory_nodes(root="/", cpus=None) -> list[int]:
 
 
 def set_memory_policy(policy: str, nodes: Sequence[int]) -> str:
-    """Place the pages that this thread, and those that it starts, touch first: on `nodes` in turns, on the node of the
-    thread, or on the first of `nodes` as long as it has some free.
+    """Place the pages that this thread, and those that it starts, touch first: on `nodes` page by page, on the node of
+    the thread, or on the first of `nodes` as long as it has some free.
 
     Returns
     -------

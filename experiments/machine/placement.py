@@ -28,8 +28,8 @@ Bind = Annotated[
 MemoryPolicy = Annotated[
     str,
     about(
-        "NUMA nodes of memory: interleave, all in turns; first_touch, that of the thread to which a static schedule "
-        "gives the block that writes it first; node0, the first; without effect where there is one node",
+        "NUMA nodes of memory: interleave, page by page on all; first_touch, that of the thread to which a static "
+        "schedule gives the block that writes it first; node0, the first; without effect where there is one node",
         choices=POLICIES,
     ),
 ]
@@ -48,7 +48,8 @@ class Placement(Record, frozen=True):
         check_placement(self.places, self.bind)
 
     def order(self, threads: int, cpus=None) -> list[int]:
-        """Return the CPU of each thread as `cpu_order` does; threads that are not pinned find their hogs there."""
+        """Return the CPU of each thread as `cpu_order` does; for threads that are not pinned, competing processes run
+        there."""
         return cpu_order(threads, cpus, places=self.places, bind=self.bind, oversubscribe=self.oversubscribe)
 
     def cpus(self, threads: int) -> list[int] | None:

@@ -18,8 +18,8 @@ MOST_TASKS = 1_000_000
 class TaskBenchOptions(Record, frozen=True):
     """Size and kernel of a Task Bench graph."""
 
-    width: Annotated[int, about("tasks a step", least=1, below=65_537)] = 16
-    steps: Annotated[int, about("steps an iteration", least=1, below=65_537)] = 16
+    width: Annotated[int, about("tasks per step", least=1, below=65_537)] = 16
+    steps: Annotated[int, about("steps per iteration", least=1, below=65_537)] = 16
     radix: Annotated[int, about("inputs of a task, for nearest, spread and random_nearest", least=0, below=1025)] = 5
     kernel: Annotated[str, about("what a task does", choices=("compute", "memory", "load_imbalance", "busy_wait"))] = (
         "compute"
@@ -81,6 +81,6 @@ def describe_graph(graph: Mapping[str, Any]) -> str:
             f"{', ' + others if others else ''}: its graph with its blocks' durations, scaled"
         )
     return (
-        f"{graph['pattern']}, {graph['width']} x {graph['steps']} tasks an iteration, kernel {graph['kernel']}"
+        f"{graph['pattern']}, {graph['width']} x {graph['steps']} tasks per iteration, kernel {graph['kernel']}"
         f"{'' if graph['check'] else ', inputs not checked'}"
     )

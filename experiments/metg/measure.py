@@ -1,4 +1,4 @@
-"""Measuring process for the cost of a runtime on Task Bench graphs, one for each (model, repetition).
+"""Measuring process for the cost of a runtime on Task Bench graphs, one for each (model, generation).
 
 It takes turns with those of other models (`sampling/generation.py`); a turn is one amount of work. A job has the keys
 `kind` ("metg"), `model` (spec), `threads`, `cpus` (list or null), `runs` and `target_s` (timed runs of a graph, and how

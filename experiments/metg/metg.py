@@ -178,13 +178,13 @@ def _jobs(
     for (repetition, threads, _), some in together.items():
         text = f"{graph_name(some[0]['graph'])}, {plural(len(some), 'model')} on {plural(threads, 'thread')}"
         measure = partial(_measure_together, some, settings, durations, schedule)
-        yield Job(f"repetition {repetition + 1}", text, measure)
+        yield Job(f"generation {repetition + 1}", text, measure)
 
 
 def _measure_together(
     some: Sequence[Mapping[str, Any]], settings: MetgSettings, durations: list, schedule: Schedule
 ) -> Iterator[AnyMetg]:
-    """Measure a graph under several models in turns, each in a process of its own."""
+    """Measure a graph under several interleaved models, each in a process of its own."""
     repetition, threads, graph = (some[0][name] for name in ("repetition", "threads", "graph"))
     shared = {
         "kind": "metg",

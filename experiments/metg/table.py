@@ -57,7 +57,7 @@ def metg_s(work: Sequence[float], efficiency: Sequence[float], unit_s: float) ->
 
 
 def summarise(rows: Sequence[MetgRow | MetgFailureRow]) -> dict[str, Any]:
-    """Return medians and extremes over repetitions.
+    """Return medians and extremes over generations.
 
     Returns
     -------
@@ -111,7 +111,7 @@ def summarise(rows: Sequence[MetgRow | MetgFailureRow]) -> dict[str, Any]:
 
 
 def moved_takes(rows: Sequence[MetgRow | MetgFailureRow]) -> dict[tuple[int, str], tuple[float, float]]:
-    """Return the repetitions, of each graph and number of threads, in which CPUs lay elsewhere than in most: a
+    """Return the generations, of each graph and number of threads, in which CPUs lay elsewhere than in most: a
     hand-over's seconds there, and the usual ones."""
     handovers = {}
     for row in rows:
@@ -216,11 +216,11 @@ def format_table(table: Mapping[str, Any]) -> str:
     pressed = [e["pressure"] for e in table["results"] if "pressure" in e and e["pressure"] > MUCH_PRESSURE]
     if pressed:
         lines.append(
-            f"disturbed: threads waited for a CPU in up to {max(pressed):.0%} of the time (other programs, hogs or "
-            f"more threads than CPUs); figures on a quiet machine are lower"
+            f"disturbed: threads waited for a CPU in up to {max(pressed):.0%} of the time (other programs, competing "
+            f"processes or more threads than CPUs); figures on a quiet machine are lower"
         )
     if table["moved"]:
-        lines.append(moved_text(table["moved"], table["takes"], "repetition"))
+        lines.append(moved_text(table["moved"], table["takes"], "generation"))
     if any(e.get("withheld") == "quick" for e in table["results"]):
         lines.append("--quick is a check that it works: METG is withheld; leave --quick out to estimate it")
     if any(e.get("withheld") == DISTURBED for e in table["results"]):
@@ -258,7 +258,7 @@ COLUMNS = (
     Column("threads", lambda e: str(e["threads"]), True),
     Column("METG(50 %), ns", metg_text, True),
     Column("range, ns", _range, True),
-    _ns("empty_task_s", "ns a task: empty"),
+    _ns("empty_task_s", "ns per task: empty"),
     _ns("record_s", "record"),
     _ns("close_s", "close"),
     _ns("prepare_s", "prepare"),

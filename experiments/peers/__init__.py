@@ -1,1 +1,1 @@
-"""PyTorch beside forktask's models, in one run."""
+"""PyTorch and llm.c compared with forktask's models, in one run."""

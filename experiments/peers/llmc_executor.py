@@ -2,7 +2,7 @@
 
 The program (`make train_gpt2` in llm.c) reads a model file and token files of fixed names in its working directory and
 trains on 4 samples of 64 tokens. It is started in a temporary folder with the network's initial weights and one batch,
-so that its losses can be compared with ours of the same steps. It prints a line a step, with the loss.
+so that its losses can be compared with ours of the same steps. It prints one line per step, with the loss.
 """
 
 from __future__ import annotations
@@ -132,7 +132,9 @@ class LlmcExecutor(BaseExecutor):
         self._lines = self._owned.enter_context(contextlib.closing(lines))
         self._wait_for(CHECKED_STEPS)
         if wrong := disagreement(expected, self._losses):
-            raise UsageError(f"the losses of {path} must be those of our steps, but beside ours its answer {wrong}")
+            raise UsageError(
+                f"the losses of {path} must be those of our steps, but compared with ours its answer {wrong}"
+            )
 
     def _run(self, bound, first_replay: int, num_replays: int) -> None:
         self._wait_for(num_replays)
@@ -151,7 +153,7 @@ class LlmcExecutor(BaseExecutor):
                 self._losses.append(parse_real(result[1]))
 
     def collect(self) -> bool:
-        """Leave the plan alone: the program trains by another optimiser, and `prepare` has compared its losses."""
+        """Leave the plan alone: the program trains by another optimizer, and `prepare` has compared its losses."""
         return False
 
     def _forget(self) -> None:
@@ -160,7 +162,7 @@ class LlmcExecutor(BaseExecutor):
 
 
 def _own_losses(bound, network: Network) -> list[float]:
-    """Return the losses of our own steps from the same weights, on the same batch, by the program's optimiser."""
+    """Return the losses of our own steps from the same weights, on the same batch, by the program's optimizer."""
     batches = bound.arrays["batch_order"].size // BATCH
     options = {"batch": BATCH, "sequence": SEQUENCE, "num_images": batches * BATCH, "num_batches": batches}
     own = bind(lower(network, **options, **OPTIMIZER))

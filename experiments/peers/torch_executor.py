@@ -1,4 +1,4 @@
-"""PyTorch on a network of forktask, as one more executor: the same data, initial parameters and optimiser."""
+"""PyTorch on a network of forktask, as one more executor: the same data, initial parameters and optimizer."""
 
 from __future__ import annotations
 
@@ -144,7 +144,7 @@ def _data(bound) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _decay_groups(trained: list, attributes: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Parameters with the weight decay that the plan's optimiser gives them."""
+    """Parameters with the weight decay that the plan's optimizer gives them."""
     decay = attributes["weight_decay"]
     if attributes["decay"] == "all":
         return [{"params": trained, "weight_decay": decay}]

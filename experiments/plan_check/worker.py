@@ -80,7 +80,8 @@ def _check_accesses(plan: Plan, start: Mapping[str, np.ndarray], limit_s: float)
 
 
 def _check_bits(bound, start: Mapping[str, np.ndarray], models: list, limit_s: float) -> tuple[dict | None, bool]:
-    """Run each model several times from the same start, in turns, until the time is over; each runs once at least."""
+    """Run each model several times from the same start, interleaved, until the time is over; each runs once at
+    least."""
 
     def run(model: str, threads: int) -> dict[str, Any]:
         for name, array in start.items():

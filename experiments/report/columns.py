@@ -80,7 +80,7 @@ NODE = (
 )
 NODE_DIFFERENCE = (text_column("entry"), text_column("value"), text_column("nodes"))
 LADDER = (
-    text_column("takes", "takes away (−), puts back (+)"),
+    text_column("takes", "removes (−), adds (+)"),
     MODEL,
     time_column("time_s", "time"),
     *ratio_columns("time / rung above", "above", 3),
@@ -93,11 +93,11 @@ LADDER = (
 COUNTERS = (
     MODEL,
     THREADS,
-    Column("cycles a step", lambda r: number(r["cycles"], 0), True),
-    Column("instructions a step", lambda r: number(r["instructions"], 0), True),
-    Column("instructions a cycle", lambda r: number(r["per_cycle"]), True),
-    Column("last-level misses a step", lambda r: number(r["llc_misses"], 0), True),
-    Column("energy a step", lambda r: time(r["joules"], "J"), True),
+    Column("cycles per step", lambda r: number(r["cycles"], 0), True),
+    Column("instructions per step", lambda r: number(r["instructions"], 0), True),
+    Column("instructions per cycle", lambda r: number(r["per_cycle"]), True),
+    Column("last-level misses per step", lambda r: number(r["llc_misses"], 0), True),
+    Column("energy per step", lambda r: time(r["joules"], "J"), True),
     *ratio_columns("energy / fork-join", "energy"),
 )
 OWN_BEST = (
@@ -131,7 +131,7 @@ def phase_columns(phases: Sequence[str]) -> tuple[Column, ...]:
             number_column(f"{phase}_speedup", "speedup"),
             percent_column(f"{phase}_efficiency", "eff.", 1),
         ]
-    return (*result, percent_column("update_beside_backward", "beside backward"))
+    return (*result, percent_column("update_beside_backward", "overlaps backward"))
 
 
 LAYER = (
@@ -152,7 +152,7 @@ ROOFLINE = (
     count_column("loops"),
     time_column("time_s", "time"),
     percent_column("share", "share", 1),
-    number_column("intensity", "FLOP a byte", 1),
+    number_column("intensity", "FLOP per byte", 1),
     text_column("bound", "bound by"),
     time_column("floor_s", "floor"),
     percent_column("roof", "floor / time"),
@@ -263,7 +263,7 @@ EFFECT = (
     USABLE,
 )
 INTERFERENCE = (
-    count_column("hogs"),
+    count_column("hogs", "competing processes"),
     MODEL,
     text_column("preemption"),
     number_column("cpu_swaps_per_s", "CPU swaps per s", 0),

@@ -305,7 +305,7 @@ def _marks(windows: Sequence[Window]) -> list[str]:
     if any(not window.log.of_gpu for window in windows):
         sentences.append(
             "The line is the critical cycle of the dependences with the mean block durations of the run, without time "
-            "that blocks had no CPU: no schedule on any number of threads takes less time an iteration than its mean."
+            "that blocks had no CPU: no schedule on any number of threads takes less time per iteration than its mean."
         )
     return sentences
 

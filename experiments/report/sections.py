@@ -56,7 +56,7 @@ from .verdicts import answers, scope_note
 from .words import axes_text, conditions, data_warning, gpu_text, order_note, plan_title, t1_text
 
 RAW_DATA = (
-    "Beside this page: samples.jsonl, a line for each process and its turns; summary.csv; layers.csv; figures. "
+    "Next to this page: samples.jsonl, with one line per process and its turns; summary.csv; layers.csv; figures. "
     "`forktask report` makes this page again from samples.jsonl, and writes it for other tools (`--csv`, `--latex`, "
     "...)."
 )
@@ -65,8 +65,8 @@ PARTS = re.compile(r", (?![^()]*\))")  # of a problem's name: commas in parenthe
 TRACE_FILES = ("gantt.pdf", "losses.pdf", "losses.csv", "trace.json.gz", "trace.prv", "trace.paje")
 
 ELSEWHERE = (
-    "The host moved the CPUs between generations: a hand-over of a cache line tells how far apart they lay. All other "
-    "tables have the place of most generations alone."
+    "The host moved the CPUs between generations: the time of a hand-over of a cache line shows how far apart they "
+    "were. All other tables have only the placement of most generations."
 )
 NO_ANSWERS = Table("in_short", (), [])
 
@@ -254,7 +254,7 @@ def _sections_of_time(sweep: Sweep, plan_id: str) -> Iterable[Section]:
 
 
 def _sections_of_cost(sweep: Sweep, plan_id: str) -> Iterable[Section]:
-    """Yield what is spent: one-time costs, time over bounds and floors, loss beside others, memory, energy."""
+    """Yield what is spent: one-time costs, time over bounds and floors, loss to competing processes, memory, energy."""
     of_plan = partial(_section, plan_id)
     costs = records_of(cost_table(sweep), plan_id)
     table = Table("costs", columns.COST, costs if any(math.isfinite(row["prepare_s"]) for row in costs) else [])
@@ -272,7 +272,7 @@ def _sections_of_cost(sweep: Sweep, plan_id: str) -> Iterable[Section]:
     yield of_plan("Creation, barrier and placement of tasks", *tables, figures=("factorial",), sentences=texts)
     beside = [row for row in records_of(interference_table(sweep), plan_id) if row["hogs"]]
     table = Table("interference", columns.INTERFERENCE, beside)
-    yield of_plan("Beside other processes", table, figures=("interference",))
+    yield of_plan("With competing processes", table, figures=("interference",))
     table = Table("memory", columns.MEMORY, records_of(memory_table(sweep), plan_id))
     yield of_plan("Peak resident memory of a measuring process, and what it is for", table, in_terminal=False)
     table = Table("counters", columns.COUNTERS, records_of(counter_table(sweep), plan_id))

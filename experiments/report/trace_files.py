@@ -61,7 +61,7 @@ def write_trace_files(folder: str | os.PathLike, title: str, logs: Sequence[Even
     cut = [w.log for w in exported if len(w.passes) * w.log.about["stride"] < w.log.about["iterations"]]
     if cut:
         texts.append(
-            f"Traces for other tools hold at most {MAX_EXPORTED} events a model: the first iterations of "
+            f"Traces for other tools hold at most {MAX_EXPORTED} events per model: the first iterations of "
             f"{', '.join(str(log.model) for log in cut)}"
         )
     return [*texts, "", as_text(result)]

@@ -26,7 +26,7 @@ from .figures.style import GREY, LINES, model_styles
 from .words import describe_machine, plan_title
 
 GREYS = (GREY, "0.7")
-NOT_IN_TURN = "The folders were not measured in turn, so no interval and no verdict stands beside their ratios."
+NOT_IN_TURN = "The folders were not interleaved, so their ratios have no interval and no verdict."
 
 
 def matching_plan(first: Sweep, second: Sweep) -> tuple[str, str]:

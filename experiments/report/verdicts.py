@@ -71,10 +71,10 @@ def _row(sweep: Sweep, point: Point, references: Sequence[Point], what: str, aga
 
 
 def scope_note(sweep: Sweep) -> str:
-    """Say for what the answers hold, how far sessions lay apart, and how many answers are expected to be wrong."""
+    """Say where the answers hold, how far apart sessions were, and how many answers are expected to be wrong."""
     rows = [row for row in answers(sweep) if row["usable"]]
     decided = sum(row["verdict"] != UNDECIDED for row in rows)
-    text = f"What is said holds {scope(sweep)}."
+    text = f"These answers hold {scope(sweep)}."
     if apart := [row["apart"] for row in rows if math.isfinite(row["apart"])]:
         text += f" Sessions lay up to {max(apart):.1%} apart (median of all answers: {median(apart):.1%})."
     elif rows:

@@ -26,7 +26,9 @@ def blocks_text(*plans: PlanRow) -> str:
     """Describe the granularity of plans, which is that of the first, and their numbers of tasks and loops."""
     granularity = "" if is_graph(plans[0]) else plans[0].granularity
     match = re.fullmatch(r"images=(\d+)", granularity)
-    cut = f"{plural(int(match[1]), 'image')} a block" if match else f"granularity {granularity}" if granularity else ""
+    cut = (
+        f"{plural(int(match[1]), 'image')} per block" if match else f"granularity {granularity}" if granularity else ""
+    )
     tasks = f"{_span(plan.num_tasks for plan in plans)} tasks in {_span(len(plan.loops) for plan in plans)} loops"
     return f"{cut}: {tasks}" if cut else tasks
 
@@ -46,7 +48,7 @@ def order_note(sweep: Sweep, plan_id: str) -> str:
     if not len(rows) or not (loss := rows["forkjoin_s"].iloc[-1] / rows["taskgraph_s"].iloc[-1]) > MOST_BY_ORDER:
         return ""
     return (
-        f"{sweep.problem_name(plan_id)}: fork-join is at a loss by its loops. {plan.num_tasks} tasks stand in "
+        f"{sweep.problem_name(plan_id)}: fork-join is at a loss by its loops. {plan.num_tasks} tasks are in "
         f"{len(plan.loops)} of them, a barrier behind each: a loop takes tasks of one kernel on the same arrays, if no "
         f"conflict lies between them. On {rows['threads'].iloc[-1]} threads it takes {loss:.2f} times what tasks can "
         f"reach, however they are run. Slices of one array, in place of many arrays, may make fewer loops."
@@ -82,7 +84,7 @@ def data_warning(sweep: Sweep) -> str:
             "nothing is said about accuracy."
         )
     return (
-        f"Smoke test: the data ({sweep.data}) are too small to stand for a real training set; step times do not "
+        f"Smoke test: the data ({sweep.data}) are too small to represent a real training set; step times do not "
         f"depend on them, accuracies mean little."
     )
 
@@ -145,7 +147,7 @@ def describe_machine(environment: Mapping[str, Any], machine: MachineRow, thread
     if environment.get("forktask"):
         pieces.append(f"forktask {environment['forktask']}")
     if machine.peak_flops_per_s_1thread:
-        pieces.append(f"{machine.peak_flops_per_s_1thread / 1e9:.0f} GFLOP/s a thread")
+        pieces.append(f"{machine.peak_flops_per_s_1thread / 1e9:.0f} GFLOP/s per thread")
     pieces.append(f"{threads} threads do the work of {capacity.value:.2f}")
     return ", ".join(pieces)
 
@@ -193,7 +195,7 @@ def conditions(sweep: Sweep, plan_id: str) -> tuple[str, ...]:
     sets = ", ".join(sorted(part for part in parts if part.partition(":")[0] not in MODELS))
     graph = is_graph(plan)  # without convolutions, and options of a network say nothing of it
     counted = " (convolutions counted in their direct form)" if images else ""
-    flops = "" if graph else f", {rounded(plan.flops / 1e9, zeros=False)} GFLOP a step{counted}"
+    flops = "" if graph else f", {rounded(plan.flops / 1e9, zeros=False)} GFLOP per step{counted}"
     left = "results" if graph else "weights"
     agreed = f", and all of them left bit-identical {left}; this was checked before anything was drawn"
     if gpu_names(sweep):

@@ -1,4 +1,4 @@
-"""The results folder: a file of rows, one JSON object a line, only ever appended to.
+"""The results folder: a file of rows, one JSON object per line, only ever appended to.
 
 The first row is of kind "run": what the folder holds, what was asked for, and where. Each row is written with one
 system call and forced to disk, so a crash loses at most the row being measured; a last line without its newline is such

@@ -1,4 +1,4 @@
-"""A generation: contestants that are measured in turns, each in a fresh process of its own.
+"""A generation: interleaved contestants, each in a fresh process of its own.
 
 All processes of a group live at the same time; one runs, the others are stopped. A round gives each a turn of some
 ten milliseconds, in an order tossed anew: what disturbs a machine for seconds meets all alike, and pairing within
@@ -43,7 +43,7 @@ LIBRARIES_BYTES = 150 << 20  # Python, NumPy and the package's libraries in a pr
 
 
 class Contestant(NamedTuple):
-    """A process to be measured in turns with others.
+    """A process to be interleaved with others.
 
     Attributes
     ----------
@@ -112,7 +112,7 @@ def contestant_of(
 
 
 class Generation(NamedTuple):
-    """What is measured in turns.
+    """What is interleaved.
 
     Attributes
     ----------
@@ -189,7 +189,7 @@ class Machine:
 
 
 def measure_generation(generation: Generation, machine: Machine | None = None) -> list[MeasuredGroup]:
-    """Measure contestants in turns, in one group unless memory does not hold all contestants."""
+    """Measure contestants, interleaved, in one group unless memory does not hold all contestants."""
     machine = machine or Machine()
     free = machine.free_bytes()
     sizes = [round(SPARE * c.planned_bytes) + LIBRARIES_BYTES for c in generation.contestants]
@@ -208,7 +208,7 @@ def measure_generation(generation: Generation, machine: Machine | None = None) -
 def measure_open_ended(
     contestants: Sequence[Contestant], seed: str, machine: Machine | None = None
 ) -> tuple[dict[str, Any], list[float]]:
-    """Measure contestants in turns that say themselves after each turn whether they have more to measure.
+    """Measure interleaved contestants that say after each turn whether they have more to measure.
 
     Each lives in a process of its own; one runs, the others are stopped. The order is tossed anew in each round.
 

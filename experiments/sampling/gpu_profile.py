@@ -197,8 +197,8 @@ def format_profile(row: Mapping[str, Any]) -> str:
     """Format the result of `measure_gpu_profile` for a terminal."""
     idle = 1 - row["busy_s"] / row["step_time_s"]
     lines = [
-        f"{row['gpu']['name']} ({row['gpu']['architecture']}): a step takes {row['step_time_s'] * 1e6:.1f} us, its "
-        f"kernels {row['busy_s'] * 1e6:.1f} us one after the other, idle {100 * idle:.0f} %"
+        f"{row['gpu']['name']} ({row['gpu']['architecture']}): a step takes {row['step_time_s'] * 1e6:.1f} µs, its "
+        f"kernels {row['busy_s'] * 1e6:.1f} µs one after the other, idle {100 * idle:.0f} %"
         + (" (kernels overlap)" if idle < 0 else "")
     ]
     calls = sorted(row["calls"], key=lambda r: -r["time_s"])
@@ -206,31 +206,31 @@ def format_profile(row: Mapping[str, Any]) -> str:
         columns = (
             text_column("name", title),
             percent_column("share", digits=1),
-            _us("time_s", "us a step", 1),
+            _us("time_s", "µs per step", 1),
             number_column("calls", digits=1),
-            *(_us(f"{name}_s", heading) for name, heading in (("mean", "mean us"), ("min", "min"), ("max", "max"))),
+            *(_us(f"{name}_s", heading) for name, heading in (("mean", "mean µs"), ("min", "min"), ("max", "max"))),
         )
         lines += ["", *text_table(columns, table)]
     waits = sum(r["time_s"] for r in row["calls"] if r["name"] in WAITING)
-    lines += ["", f"in calls that may wait for the device: {waits * 1e6:.1f} us a step"]
+    lines += ["", f"in calls that may wait for the device: {waits * 1e6:.1f} µs per step"]
     for place, text in (("to_device", "host to device"), ("to_host", "device to host")):
         number, size = row["copies"][place]
         lines.append(f"copies {text}: {number:.1f} a step, {size / 1e3:.1f} kB")
     if row["runtime_cost_s"] is not None:
-        lines.append(f"the same launches with empty kernels: {row['runtime_cost_s'] * 1e6:.1f} us a step")
+        lines.append(f"the same launches with empty kernels: {row['runtime_cost_s'] * 1e6:.1f} µs per step")
     if row["lengths"]:
         columns = (
             Column("kernel and size", lambda r: f"{r['kernel']} {r['size']}"),
             text_column("place"),
             count_column("count"),
-            _us("mean_s", "mean us", 1),
-            Column("outliers: number, longest us", _outliers),
+            _us("mean_s", "mean µs", 1),
+            Column("outliers: number, longest µs", _outliers),
         )
         lines += ["", *text_table(columns, row["lengths"])]
     lines.append("once: " + ", ".join(f"{name} {s:.2f} s" for name, s in row["gpu"]["costs_s"].items()))
     for what, seconds in row["profiled_step_s"].items():
         lines.append(
-            f"timing {what} itself: a step takes {seconds * 1e6:.1f} us meanwhile"
+            f"timing {what} itself: a step takes {seconds * 1e6:.1f} µs meanwhile"
             + (" (on a single stream)" if what == "kernels" else "")
         )
     return "\n".join(lines)

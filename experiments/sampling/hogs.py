@@ -56,7 +56,7 @@ def hogs_running(count: int, cpus: Sequence[int], rest_s: float = 0.0) -> Iterat
 
 
 def measure_capacity_beside(hogs: int, cpus: Sequence[int], seconds: float = CAPACITY_S) -> float:
-    """Measure the part of its usual work, in (0, 1], that one spinning thread on each of `cpus` does beside hogs."""
+    """Measure the part of its usual work, in (0, 1], that one spinning thread on each of `cpus` does while hogs run."""
     kernel = TASK_BENCH_KERNELS.index("compute")
     unit_s = min(time_work(kernel, UNIT_WORK, 10) for _ in range(15)) / 10
     count = max(1, round(seconds / unit_s))

@@ -124,7 +124,7 @@ class Observed:
 
 
 def measure_sample(job: Mapping[str, Any], bound=None) -> Generator[dict[str, Any], Any, dict[str, Any]]:
-    """Measure one configuration, in turns with others. See the module's docstring for the steps.
+    """Measure one configuration, interleaved with others. See the module's docstring for the steps.
 
     Parameters
     ----------

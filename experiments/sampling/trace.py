@@ -33,8 +33,8 @@ OVERHEAD_RUN_S = 0.05  # duration of each run that shows what logging costs
 def measure_overhead(
     stepper: Stepper, workers: Workers, pass_time_s: float, capacity: int, num_tasks: int
 ) -> tuple[float, list[float]]:
-    """Return by what fraction logging makes runs longer: by the shortest of runs with and without log in turn, which
-    other processes disturb least; and of each pair."""
+    """Return by what fraction logging makes runs longer: by the shortest of runs with and without log, interleaved,
+    which other processes disturb least; and of each pair."""
     passes = int(max(1, min(OVERHEAD_RUN_S / pass_time_s, capacity // num_tasks)))
     times: dict[bool, list[float]] = {False: [], True: []}
     for pair in range(OVERHEAD_PAIRS if pass_time_s < LONG_PASS_S else 2):
@@ -53,7 +53,7 @@ def _passes_to_log(job: Mapping[str, Any], plan, pass_time_s: float) -> int:
     passes = -(-(job["iterations"] or 1) // stride)
     if passes > most:
         raise UsageError(
-            f"a trace holds at most {MAX_BLOCK_EVENTS} blocks a thread, got {passes} passes of {plan.num_tasks}; ask "
+            f"a trace holds at most {MAX_BLOCK_EVENTS} blocks per thread, got {passes} passes of {plan.num_tasks}; ask "
             f"for at most {most * stride} iterations, or coarser blocks"
         )
     if job["iterations"] is None:

@@ -87,7 +87,7 @@ class Bench:
         return 1.0 if threads == 1 else machine_peaks.measure_capacity(threads, CAPACITY_S, cpu_order(threads))
 
     def measure(self, sides: Mapping[str, tuple[Side, Effort]]) -> list[MeasuredGroup]:
-        """Measure sides in turns, by name, in fresh processes that are started in the order of the mapping."""
+        """Measure sides, interleaved, by name, in fresh processes that are started in the order of the mapping."""
         efforts = [effort for _, effort in sides.values()]
         contestants = [_contestant(name, side, effort) for name, (side, effort) in sides.items()]
         seed = str(random.SystemRandom().random())

@@ -1,4 +1,4 @@
-"""Gate between two commits: both are built on this machine and measured in turns.
+"""Gate between two commits: both are built on this machine and measured, interleaved.
 
 No time is stored anywhere: a number from another machine, or from this one yesterday, says nothing about a
 commit.
@@ -59,7 +59,7 @@ class GateSettings(Record, frozen=True):
         ),
     ] = ""
     summary: Annotated[str, about("file to which a Markdown summary is appended; also to $GITHUB_STEP_SUMMARY")] = ""
-    jsonl: Annotated[str, about("file of all generations, one JSON object a line")] = ""
+    jsonl: Annotated[str, about("file of all generations, one JSON object per line")] = ""
 
 
 def compare_commits(
@@ -69,7 +69,7 @@ def compare_commits(
     settings: GateSettings,
     report: Callable[[str], None] = print,
 ) -> list[dict[str, Any]]:
-    """Build two commits and measure them in turns.
+    """Build two commits and measure them, interleaved.
 
     Parameters
     ----------
@@ -148,7 +148,7 @@ class GateBench(Bench):
         self.results: dict[str, set] = {}
 
     def measure(self, sides: Mapping[str, tuple[Side, Effort]]) -> list[MeasuredGroup]:
-        """Measure commits in turns."""
+        """Measure commits, interleaved."""
         groups = super().measure(sides)
         for name, row in (result for group in groups for result in group.answers.items()):
             if "failure" not in row:

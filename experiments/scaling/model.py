@@ -188,10 +188,10 @@ def differences(stored: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
 
 def _flat(predicted: Mapping[str, Any]) -> dict[str, float]:
     flat = {
-        f"{n.removesuffix('_us').replace('_', ' ')} (us)": predicted[n] for n in ("work_us", "span_us", "cycle_mean_us")
+        f"{n.removesuffix('_us').replace('_', ' ')} (µs)": predicted[n] for n in ("work_us", "span_us", "cycle_mean_us")
     }
     for count, values in predicted["threads"].items():
-        flat[f"fork-join bound on {count} (us)"] = values["forkjoin_us"]
+        flat[f"fork-join bound on {count} (µs)"] = values["forkjoin_us"]
         flat.update({f"predicted speedup of {m} on {count}": s for m, s in values["speedup"].items()})
     return flat
 

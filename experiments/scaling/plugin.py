@@ -31,7 +31,7 @@ def pytest_addoption(parser):
     )
     group.addoption("--scaling-update-baseline", action="store_true", help="write the model tier's baselines")
     group.addoption("--scaling-summary", metavar="FILE", help="append a Markdown summary; also to $GITHUB_STEP_SUMMARY")
-    group.addoption("--scaling-jsonl", metavar="FILE", help="write everything found, one JSON object a line")
+    group.addoption("--scaling-jsonl", metavar="FILE", help="write all results, one JSON object per line")
     parser.addini("scaling_budget", "seconds for each claim about times", default="")
 
 

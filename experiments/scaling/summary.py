@@ -19,7 +19,7 @@ ENDS = {"pass": "passed", "fail": "failed", "inconclusive": "inconclusive"}
 
 def _time(name: str) -> Column:
     heading = name.removesuffix("_us").replace("_", " ")
-    return Column(heading, lambda r: f"{r['predicted'][name]:g} us", True)
+    return Column(heading, lambda r: f"{r['predicted'][name]:g} µs", True)
 
 
 def _speedups(row: Mapping[str, Any]) -> str:

@@ -1,4 +1,4 @@
-"""Predicted times of a sweep's models on any number of threads, beside what was measured, and by how much they err."""
+"""Predicted times of a sweep's models on any number of threads, the measured ones, and by how much they err."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class OtherMachine(UsageError):
 def missing(sweep: Sweep, plan_id: str) -> str:
     """Return why a plan's runs cannot be simulated."""
     if sweep.records[plan_id][INTERFERENCE]:
-        return "runs beside other processes are not simulated; choose a plan without interference"
+        return "runs with competing processes are not simulated; choose a plan without interference"
     if not sweep.profiles_of((plan_id, SERIAL, 1)):
         return "a simulation needs the block durations of serial runs, got none; add `serial`, without --no-profile"
     if not any(simulated_models(sweep, plan_id)):

@@ -60,7 +60,7 @@ WITHOUT_EFFECT = ("model", "threads", "places", "bind", "cache", "memory_limit",
 
 
 class StudyOptions(Record, frozen=True):
-    """Options of a study beside its runs."""
+    """Options of a study, in addition to its runs."""
 
     accuracy: Annotated[tuple, about("test accuracies in (0, 1], the time to which is reported")] = ()
     time_limit_s: Annotated[float, about("longest time of one run", above=0, below=MOST_SECONDS)] = 86400.0

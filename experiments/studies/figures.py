@@ -185,7 +185,7 @@ def phases(results: Any, column: str) -> tuple[Figure, str] | None:
 
 
 def loading(results: Any, column: str) -> tuple[Figure, str] | None:
-    """Images a second and memory of each way to load: in the steps of a run, and alone."""
+    """Images per second and memory of each way to load: in the steps of a run, and alone."""
     runs, alone = run_table(results), loader_table(results)
     stages = {run.label: run.stages[0] for run, _ in results.done()}
     if len({stage.load for stage in stages.values()}) < 2 and not alone:

@@ -1,4 +1,4 @@
-"""Loading image files alone, by Python's usual means, beside the runs of a study that load in their steps.
+"""Loading image files alone, by Python's usual means, in addition to the runs of a study that load in their steps.
 
 python -P -m forktask.experiments.studies.loaders < job.json
 """

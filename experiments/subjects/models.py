@@ -351,7 +351,7 @@ def forkjoin_forms() -> tuple[ModelSpec, ...]:
 
 
 def outside_models() -> tuple[ModelSpec, ...]:
-    """Return what `OUTSIDE` stands for: the runtimes of others that this installation was built with."""
+    """Return what `OUTSIDE` stands for: the outside runtimes that this installation was built with."""
     result = (MODELS[name] for name in built_models())
     return tuple(_spec(model) for model in result if model.is_reference and not model.far_behind)
 

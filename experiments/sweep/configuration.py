@@ -87,7 +87,7 @@ class Running(Record, frozen=True):
     interference: Annotated[
         int,
         about(
-            "processes that spin on the CPUs of the measured threads, from the last one on",
+            "competing processes, which spin on the CPUs of the measured threads, from the last one on",
             least=0,
             below=MOST_HOGS + 1,
         ),
@@ -226,7 +226,7 @@ def measure_given(given: Mapping[str, Any], where: str) -> Measure:
     Raises
     ------
     UsageError
-        An unknown one, or a value that a field refuses; more profiles than repetitions.
+        An unknown one, or a value that a field refuses; more profiles than generations.
     """
     measure = Measure.from_mapping(given, where)
     if "profile_repeats" in given and measure.profile_repeats > measure.repeats:
@@ -284,8 +284,10 @@ class GridPoint:
         return {name: getattr(self, name) for name in names}
 
     def __str__(self) -> str:
-        hogs = f", {self.interference} hogs" if self.interference else ""
-        return f"{self.model} on {plural(self.threads, 'thread')}{hogs}"
+        beside = (
+            f", {plural(self.interference, 'competing process', 'competing processes')}" if self.interference else ""
+        )
+        return f"{self.model} on {plural(self.threads, 'thread')}{beside}"
 
 
 class Shard(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -115,8 +115,9 @@ def expected_text(result: Mapping[str, Any]) -> str:
         )
         for c in result["configurations"]:
             if c["plan_id"] == plan_id:
-                hogs = f", {c['interference']} hogs" if c["interference"] else ""
-                lines.append(f"  {c['config_id']}  {c['model']} on {plural(c['threads'], 'thread')}{hogs}")
+                count = c["interference"]
+                beside = f", {plural(count, 'competing process', 'competing processes')}" if count else ""
+                lines.append(f"  {c['config_id']}  {c['model']} on {plural(c['threads'], 'thread')}{beside}")
     environment = result["environment"]
     lines += ["", *(f"cannot run: {text}" for text in result["obstacles"])] if result["obstacles"] else []
     count, repeats = len(result["configurations"]), result["repeats"]

@@ -197,7 +197,7 @@ class SweepRunner:
                 if wanted is not None and not wanted:
                     spent = format_seconds(schedule.spent_s)
                     schedule.say(
-                        f"every question is answered after {plural(repetition - first, 'generation')} ({spent})"
+                        f"every comparison is decided after {plural(repetition - first, 'generation')} ({spent})"
                     )
                     return
                 if wanted is not None:
@@ -229,7 +229,7 @@ class SweepRunner:
         return Shard(**shard.identity, samples=shard.samples, profiles={**owed, **shard.profiles})
 
     def _within_budget(self, schedule: Schedule, shards: Sequence[Shard]) -> list[Shard]:
-        """Return the shards of a repetition for which there is time, the quicker plans first."""
+        """Return the shards of a generation for which there is time, the quicker plans first."""
         costs: dict[str, float] = {}
         for shard in shards:
             profiled, alone = (schedule.took.get(_cost(shard, profiled), 0.0) for profiled in (True, False))

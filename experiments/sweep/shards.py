@@ -173,7 +173,8 @@ class Site:
         return new_run("samples", configuration.as_dict(), command, configuration.how_to_read, **self.environment)
 
     def machine_row(self) -> MachineRow:
-        """Measure the machine's limits and, by threads and hogs, the part of the CPUs that is left beside hogs."""
+        """Measure the machine's limits and, by threads and competing processes, the part of the CPUs that these
+        leave."""
         if self._means.machine_row:
             return self._means.machine_row()
         measure = self.configuration.measure
@@ -185,7 +186,8 @@ class Site:
         return make_row(MachineRow, row, {"capacity_beside": result})
 
     def measure(self, shard: Shard, answers: Answers | None = None) -> Iterator[AnyRow]:
-        """Measure a shard: the machine's capacity, the samples in turns, then the profiles of what did not fail.
+        """Measure a shard: the machine's capacity, the samples interleaved, then the profiles of those that did not
+        fail.
 
         Parameters
         ----------
@@ -257,7 +259,7 @@ class Site:
     def _measure_samples(
         self, shard: Shard, profiles: dict[str, Mapping[str, Any]]
     ) -> Iterator[RoundsRow | SampleRow | FailureRow]:
-        """Measure samples in turns; what their processes answer of their profiles goes to `profiles`."""
+        """Measure samples, interleaved; the profiles of their processes go to `profiles`."""
         measure, points = self.configuration.measure, [self._points[config_id] for config_id in shard.samples]
         contestants = {p.config_id: self._contestant("sample", p, p.config_id in shard.profiles) for p in points}
         generation = Generation(
@@ -306,7 +308,7 @@ def check_same_answer(sample: SampleRow, first: SampleRow) -> SampleRow | Failur
         sample,
         "mismatch",
         f"{' and '.join(differing)} after {sample.check_iterations} iterations are not those of {first.model} on "
-        f"{plural(first.threads, 'thread')}, repetition {first.repetition}, as they must be bit for bit",
+        f"{plural(first.threads, 'thread')}, generation {first.repetition + 1}, as they must be bit for bit",
     )
 
 
@@ -320,7 +322,7 @@ def check_near_answer(
     """
     if not (wrong := compare(ours.answer, sample.answer)):
         return sample
-    return _failed(sample, "answer", f"beside {ours.model}'s answer this program's {wrong}")
+    return _failed(sample, "answer", f"compared with {ours.model}'s answer this program's {wrong}")
 
 
 def _failed(sample: SampleRow, reason: str, message: str) -> FailureRow:

@@ -91,7 +91,7 @@ def _columns(status: Mapping[str, Any]) -> tuple[Column, ...]:
     return (
         text_column("model"),
         count_column("threads"),
-        Column("beside", lambda c: f"{c['interference']} hogs" if c["interference"] else ""),
+        Column("competing processes", lambda c: str(c["interference"] or "")),
         Column("network", lambda c: c["plan"]["network"]),
         Column("batch", lambda c: str(c["plan"]["batch"]), True),
         Column("options", lambda c: describe(plan_options(c["plan"]), leave_out=("batch",))),

@@ -1,4 +1,4 @@
-"""Traces in the JSON format of Chrome, which Perfetto's viewer opens: a process a model, a track a thread.
+"""Traces in the JSON format of Chrome, which Perfetto's viewer opens: a process per model, a track per thread.
 
 Times are in microseconds from the start of each run. Blocks are complete events; what happened inside of one, such as
 the loss of its CPU, lies within it. Dependences are flow arrows.
@@ -47,7 +47,7 @@ def write_perfetto(path: str | os.PathLike, windows: Sequence[Window]) -> str:
 def _events(process: int, window: Window, links: Sequence[Link]) -> Iterator[dict]:
     log = window.log
     step_ms = log.wall_ns * 1e-6 / log.about["iterations"]
-    yield _metadata("process_name", process, 0, f"{log.model} ({rounded(step_ms)} ms an iteration)")
+    yield _metadata("process_name", process, 0, f"{log.model} ({rounded(step_ms)} ms per iteration)")
     yield {**_metadata("process_sort_index", process, 0, ""), "args": {"sort_index": process}}
     for lane, (_, name) in enumerate(log.lanes):
         yield _metadata("thread_name", process, lane, name)

@@ -127,8 +127,8 @@ def log_sentence(log: EventLog) -> str:
         text += f", more than {HIGH_OVERHEAD:.0%}: take coarser blocks, or read its times with care"
     if "clock_error_ns" in about:
         text += (
-            f"; times of the GPU are within {rounded(about['clock_error_ns'] * 1e-3)} us of the host's, whose clocks "
-            f"drift by {rounded(about['clock_drift_ppm'])} us a second"
+            f"; times of the GPU are within {rounded(about['clock_error_ns'] * 1e-3)} µs of the host's, whose clocks "
+            f"drift by {rounded(about['clock_drift_ppm'])} µs per second"
         )
     if about["lost"]:
         text += f"; {about['lost']} spells did not fit the log and count as scheduling"

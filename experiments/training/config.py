@@ -48,7 +48,7 @@ class TrainingConfig(PlanOptions, frozen=True):
     """
 
     batch: Annotated[int, about("images or other samples of a step", least=1, below=LARGEST_BATCH)] = 32
-    weight_decay: Annotated[float, about("of the optimiser, in PyTorch's convention", least=0)] = 5e-4
+    weight_decay: Annotated[float, about("weight decay of the optimizer, in PyTorch's convention", least=0)] = 5e-4
     network: Annotated[str, about("network to train: a name, module:function or file.py:function")] = "cifar10_cnn"
     data: Annotated[
         str,
@@ -98,7 +98,7 @@ class TrainingConfig(PlanOptions, frozen=True):
     bind: Bind = "none"
     memory_policy: MemoryPolicy = INTERLEAVE
     epochs: Annotated[int, about("passes over the training samples", least=1, below=1_000_001)] = 8
-    learning_rate: Annotated[float, about("learning rate of the optimiser, such as 0.01", above=0)] = 0.01
+    learning_rate: Annotated[float, about("learning rate of the optimizer, such as 0.01", above=0)] = 0.01
     schedule: Annotated[
         str,
         about(

@@ -108,7 +108,7 @@ def evaluate(
 
 
 def _measure(evaluations: Sequence[Evaluations], indices: np.ndarray, passes: int) -> list[EvaluatedRow]:
-    """Evaluate with each form, in turns, and return a row of each; the first pass warms up."""
+    """Evaluate with each form, interleaved, and return a row of each; the first pass warms up."""
     times: list[list[float]] = [[] for _ in evaluations]
     layers: list[list[dict[str, float]]] = [[] for _ in evaluations]
     results = [(0.0, 0.0)] * len(evaluations)

@@ -245,7 +245,7 @@ def _load_text(spec: str, network: Network, sequence: int, encoder: Any, files: 
         if stored is not None:
             return _cut(spec, f"{title}, {len(stored):,} tokens", stored, sequence)
         if nuls := content.count(0):
-            say(f"{title} has {plural(nuls, 'NUL byte')} in {len(content)}, as no text has; each is read as it stands")
+            say(f"{title} has {plural(nuls, 'NUL byte')} in {len(content)}, as no text has; each is read as it is")
     # Other tokens than bytes have meanings of their own: what is trained on bytes could not be continued with them.
     if encoder is None and not _reads_bytes(network):
         answers = network.token_input.answers

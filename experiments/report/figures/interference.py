@@ -1,4 +1,4 @@
-"""Figure `interference`: slowdown of each model beside other processes, a panel for each."""
+"""Figure `interference`: slowdown of each model by competing processes, one panel each."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ def missing(sweep: Sweep, plan_id: str) -> str:
     table = interference_table(sweep)
     if len(table) and plan_id in set(table["plan_id"]):
         return ""
-    return "a figure over hogs needs points with and without them, got one kind; run interference.toml"
+    return "a figure over competing processes needs points with and without them, got one kind; run interference.toml"
 
 
 def chart(sweep: Sweep, plan_id: str) -> Chart:
-    """Return step time beside hogs over that without, a panel for each model, and the part that the CPU time taken
-    explains."""
+    """Return step time with competing processes over that without, one panel per model, and the part that the CPU time
+    taken explains."""
     table = interference_table(sweep)
     table = table[table["plan_id"] == plan_id]
     threads = int(table["threads"].max())
@@ -47,13 +47,13 @@ def chart(sweep: Sweep, plan_id: str) -> Chart:
     texts = {"stay": "threads keep their CPU", "swap": "waiting workers exchange CPUs with preempted ones"}
     places = sweep.config.get(INTERFERENCE, ())
     return Chart(
-        panels, facts, styles, "spinning processes", texts, places, across=ACROSS, linear=True, same_scale=True
+        panels, facts, styles, "competing processes", texts, places, across=ACROSS, linear=True, same_scale=True
     )
 
 
 def caption(sweep: Sweep, plan_id: str) -> list[str]:
     """Return the caption's sentences."""
     return [
-        "Step time beside spinning processes over that without, of each model; dotted: what the CPU time taken "
-        "explains, above it is CPU time that was there and not used. Bars: 95 % intervals."
+        "Step time with competing processes over that without, of each model; dotted: what the CPU time that they take "
+        "explains, above it is CPU time that was available and not used. Bars: 95 % intervals."
     ]

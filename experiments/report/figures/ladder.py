@@ -79,7 +79,7 @@ def chart(sweep: Sweep, plan_id: str) -> Chart:
 
 def caption(sweep: Sweep, plan_id: str) -> list[str]:
     """Return the caption's sentences."""
-    text = "Each rung takes away (−) or puts back (+) a wait. Ratios of times with 95 % intervals, to the better "
+    text = "Each rung removes (−) or adds (+) a wait. Ratios of times with 95 % intervals, to the better "
     text += f"fork-join form and to the rung above; grey: ± {EQUIVALENCE_BAND:.0%}."
     if reason := simulated.missing(sweep, plan_id):
         return [text, f"Not simulated: {reason}."]

@@ -89,7 +89,7 @@ def test_another_program_states_no_costs_of_a_gpu():
 def test_a_plan_for_fewer_threads_is_named(granularity, said):
     """Check that a report says what to do where "auto" has cut loops for fewer threads than were measured."""
     warnings = sweep(threads=(1, 2, 16), options=({"granularity": granularity},)).warnings
-    sentence = "Loops were cut into blocks for 8 threads, and 16 were measured"
+    sentence = "Loops were divided into blocks for 8 threads, and 16 were measured"
     assert any(text.startswith(sentence) and "--granularity threads=16" in text for text in warnings) == said
 
 
@@ -238,7 +238,7 @@ def test_interrupted_run_says_how_much_is_there():
 
 
 def test_missing_samples_beside_hogs_are_counted():
-    """Check that a run asked for only beside spinning processes is complete without quiet samples."""
+    """Check that a run requested only with competing processes is complete without quiet samples."""
     rows = [{**r, "interference": 1} if r["kind"] == "sample" else r for r in synthetic_rows()]
     rows[0]["config"]["interference"] = [1]
     assert not any("not complete" in text for text in sweep_of(rows).warnings)
@@ -323,7 +323,7 @@ def test_disturbed_points_are_named_with_their_plans():
 
 
 def test_interference_is_compared_with_itself_only():
-    """Check that samples beside spinning processes get a baseline and a reference of their own."""
+    """Check that samples with competing processes get a baseline and a reference of their own."""
     rows = synthetic_rows()
     slow = [
         {**r, "interference": 1, "config_id": r["config_id"] + "h", "step_time_s": 2 * r["step_time_s"]}
@@ -335,7 +335,7 @@ def test_interference_is_compared_with_itself_only():
     quiet, beside = (table[table["plan_id"] == p].reset_index() for p in s.plan_ids())
     assert beside["time_s"].to_numpy() == pytest.approx(2 * quiet["time_s"].to_numpy())
     assert beside["speedup"].to_numpy() == pytest.approx(quiet["speedup"].to_numpy())
-    assert "beside 1 spinning process" in s.problem_name(s.plan_ids()[1])
+    assert "with 1 competing process" in s.problem_name(s.plan_ids()[1])
 
 
 def test_layer_table_accounts_for_all_time():

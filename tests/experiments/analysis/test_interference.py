@@ -59,7 +59,7 @@ def test_the_loss_is_what_the_capacity_does_not_explain(sweep, tmp_path):
     assert {*data.loc[data["model"] == "swap", "value"]} <= {*table["slowdown"]}
     save(figure, tmp_path / "f.svg")
     text = render_text(build(sweep))
-    assert "Beside other processes" in text and "CPU swaps per s" in text
+    assert "With competing processes" in text and "CPU swaps per s" in text
 
 
 def test_a_hog_takes_part_of_a_core():

@@ -276,7 +276,7 @@ def test_rounds_end_when_all_is_decided_or_the_budget_spent(capsys):
     assert asked(results(), None) == [(k, {serial, tasks}) for k in range(ROUND)]
     assert asked(first, {tasks}) == [(k, {tasks}) for k in range(ROUND, 2 * ROUND)]
     assert asked(first, None, [(serial, ROUND)])[0] == (ROUND, {tasks})
-    assert asked(first, set()) == [] and "every question is answered after 4 repetitions" in capsys.readouterr().err
+    assert asked(first, set()) == [] and "every comparison is decided after 4 generations" in capsys.readouterr().err
     assert asked(results(rows(range(ROUND), 30.0)), {tasks}) == [] and "larger budget" in capsys.readouterr().err
     whole = [rows(range(3 * ROUND), 1.0)]
     assert asked(results(*whole), {tasks}) == []

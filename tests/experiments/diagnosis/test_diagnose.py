@@ -277,7 +277,7 @@ def test_outliers_are_named_by_what_they_share(cause):
         return
     words = {
         "first touch": "touches memory for the first time",
-        "preempted": "taken away",
+        "preempted": "lost",
         "always": "slow in every pass",
         "worker": "on worker 0; all ran on one worker",
         "cold cache": "another core's cache",

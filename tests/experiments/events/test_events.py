@@ -253,7 +253,7 @@ def test_trace_leaves_a_results_folder_that_every_command_reads(tmp_path, capsys
     command = [*TRACE, "--iterations", "3", "--out", str(out)]
     assert main(command) == 0
     text = capsys.readouterr()
-    assert text.err.count("iterations of") == 2 and "Wall time an iteration" in text.out
+    assert text.err.count("iterations of") == 2 and "Wall time per iteration" in text.out
     results = read_results(out)
     kinds = Counter(type(row).__struct_config__.tag for row in results.rows)
     assert kinds == {

@@ -104,9 +104,9 @@ CASES = {
     "throttled": ({}, {"disturbance__throttled_us": 9000}, UNFIT, "9 ms"),
     "hot": ({"board__throttled": True}, {}, UNFIT, "heat"),
     "hot meanwhile": ({}, {"disturbance__thermal_throttles": 2}, UNFIT, "heat"),
-    "coarse clock": ({"clock__step_ns": 4e6}, {}, UNFIT, "4000 us"),
+    "coarse clock": ({"clock__step_ns": 4e6}, {}, UNFIT, "4000 µs"),
     "dear clock": ({"clock__source": "hpet", "clock__cost_ns": 900.0}, {}, RESERVED, "hpet"),
-    "debug build": ({"build__optimization": "0"}, {}, UNFIT, "optimisation 0"),
+    "debug build": ({"build__optimization": "0"}, {}, UNFIT, "optimization 0"),
     **{
         name: ({"variables": read_variables({name: value})}, {}, RESERVED, f"unset {name}")
         for name, value in (
@@ -157,7 +157,7 @@ def test_the_command_prints_json_and_a_page(capsys):
     assert all(0.5 < rate < 20 for rate in record["machine"]["additions_per_cycle"].values())
     record["machine"]["additions_per_cycle"] = {"0": 4.9, "1": 2.6}
     record["environment"]["cpu"]["virtual_machine"] = True
-    shown = "integer additions a cycle: 4.9 on CPU 0 (whole core), 2.6 on CPU 1 (half a core)"
+    shown = "integer additions per cycle: 4.9 on CPU 0 (whole core), 2.6 on CPU 1 (half a core)"
     assert machine_topics(record)["Issue"] == shown
     strict = cli.main(["info", "--strict"])
     page = capsys.readouterr().out

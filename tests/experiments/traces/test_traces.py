@@ -274,7 +274,7 @@ def test_all_files_are_written_and_pictures_are_not_empty(tmp_path, logs):
         assert total == pytest.approx(log.about["threads"] * log.wall_ns * 1e-9 / 4)
     usable = {row["model"]: str(row["preemption_s"] <= 0.05 * row["step_time_s"]) for row in as_rows(all_losses(logs))}
     assert {row["model"]: row["usable"] for row in rows} == usable
-    assert "gantt" in text and "Wall time an iteration" in text
+    assert "gantt" in text and "Wall time per iteration" in text
     with pytest.raises(UsageError, match="cannot be written"):
         write_trace_files(tmp_path / "none", "", logs, 2)
 
