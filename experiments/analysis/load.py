@@ -11,6 +11,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+import numpy as np
 import pandas as pd
 from msgspec import structs
 
@@ -47,6 +48,7 @@ from .sweep import Point, Sweep, capacities_of
 
 # The capacity is the best of three takes; between quiet takes it changes by 2 %.
 CAPACITY_CHANGE = 0.1
+CLOCK_CHANGE, LEAST_CLOCKS = 0.1, 20  # between most samples; so many show it
 STEADY_LOAD = 0.5  # part of the median round in which threads waited for a CPU; quiet machines have 0.01
 
 
@@ -290,6 +292,22 @@ def _missing_points(sweep: Sweep, taken: Mapping[Point, int]) -> list[str]:
     return [f"The run is not complete: {measured} of {requested} samples; give the same command again to continue."]
 
 
+def _clock_text(sweep: Sweep) -> list[str]:
+    """Say how far the clock moved, if it did, and its median by number of threads."""
+    known = sweep.samples.dropna(subset="frequency_hz") if len(sweep.samples) else sweep.samples
+    if len(known) < LEAST_CLOCKS:
+        return []
+    low, high = np.percentile(known["frequency_hz"], (5, 95)) / 1e9
+    if high <= (1 + CLOCK_CHANGE) * low:
+        return []
+    medians = (known.groupby("threads")["frequency_hz"].median() / 1e9).items()
+    listed = ", ".join(f"{hz:.2f} after samples on {plural(threads, 'thread')}" for threads, hz in medians)
+    return [
+        f"The clock was {low:.2f} to {high:.2f} GHz in nine of ten samples (median {listed}): times, and speedups over "
+        f"the serial run, depend on it; ratios of models, which take turns, hardly do."
+    ]
+
+
 def disturbance_warnings(sweep: Sweep) -> list[str]:
     """Return sentences about a machine and samples that others disturbed."""
     machine, seen = sweep.machine, [*sweep.samples.get("disturbance", ())]
@@ -309,6 +327,7 @@ def disturbance_warnings(sweep: Sweep) -> list[str]:
                 f"threads, their bounds and simulations hold for the median of the generations; measure again on a "
                 f"machine that does not change."
             )
+    sentences += _clock_text(sweep)
     disturbed = sum(len(judge_rounds(row).disturbed) for row in sweep.rounds)
     total = sum(len(row.wall_s) for row in sweep.rounds)
     if disturbed:

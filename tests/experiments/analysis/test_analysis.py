@@ -530,3 +530,14 @@ def test_energy_is_compared_generation_by_generation():
     assert row["energy"] == pytest.approx(0.75) and row["energy_low"] <= 0.75 <= row["energy_high"]
     assert row["energy_high"] - row["energy_low"] < 0.01
     assert math.isnan(table.loc["forkjoin:region=persistent"]["energy"])
+
+
+def test_a_clock_that_moves_is_named():
+    """Check a clock that is lower on two threads, and that a steady one is no news."""
+    rows = synthetic_rows(threads=(1, 2), repeats=9)
+    for row in rows:
+        if row["kind"] == "sample":
+            row["frequency_hz"] = 3.0e9 if row["threads"] == 1 else 2.5e9
+    (text,) = [text for text in sweep_of(rows).warnings if "clock was" in text]
+    assert "2.50 to 3.00 GHz" in text and "3.00 after samples on 1 thread, 2.50 after samples on 2 threads" in text
+    assert not any("clock was" in text for text in sweep_of(synthetic_rows(repeats=9)).warnings)
