@@ -181,5 +181,5 @@ def _drawn(folder: Path, sweeps: dict[Stage, Sweep]) -> Iterator[DrawnFigure]:
         for name in ("speedup", "batch"):
             picture, text = (folder / stage.name / FIGURE_FOLDER / f"{name}.{kind}" for kind in ("svg", "txt"))
             if picture.exists() and text.exists():
-                said = text.read_text(encoding="utf-8").partition("\n\n")[0]
-                yield DrawnFigure(stage.name, name, picture.read_text(encoding="utf-8"), said)
+                caption = text.read_text(encoding="utf-8").partition("\n\n")[0]
+                yield DrawnFigure(stage.name, name, picture.read_text(encoding="utf-8"), caption)
