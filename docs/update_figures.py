@@ -333,8 +333,8 @@ def measured(sweep: Sweep) -> str:
         f"{README_RESULTS}`; "
         f"[the samples]({folder.relative_to(ROOT)}/{SAMPLES})."
     )
-    said = textwrap.fill(about, 120, break_on_hyphens=False)
-    return "\n".join([*markdown_table(columns, rows), "", said, ""])
+    text = textwrap.fill(about, 120, break_on_hyphens=False)
+    return "\n".join([*markdown_table(columns, rows), "", text, ""])
 
 
 def machine_of(environment: dict) -> str:
@@ -367,9 +367,9 @@ def study_results(folder: Path) -> str:
     ]
     commit = environment["build"]["commit"][:12]
     about = f"{machine_of(environment)}, {results.run.created[:10]}, commit {commit}: {', '.join(result)}."
-    said = f"{about} {conditions_of(folder)}".strip()
+    text = f"{about} {conditions_of(folder)}".strip()
     lines = training_runs(results_of(folder)) if results.is_study else sweep_table(load(folder))
-    return "\n".join([*lines, "", said, ""])
+    return "\n".join([*lines, "", text, ""])
 
 
 def training_runs(results: StudyResults) -> list[str]:

@@ -222,13 +222,13 @@ static void *start_library(void *argument)
     nanos6_register_task_info(&block_info);
     nanos6_register_task_info(&iter_info);
     team_size = nosv_get_num_cpus();
-    int *found = nosv_get_available_cpus();
+    int *available = nosv_get_available_cpus();
     worker_of_cpu = calloc(team_size, sizeof *worker_of_cpu);
     for (int logical = 0; logical < team_size; logical++)
         for (int worker = 0; worker < run->num_threads; worker++)
-            if (run->cpus[worker] == found[logical])
+            if (run->cpus[worker] == available[logical])
                 worker_of_cpu[logical] = worker;
-    free(found);
+    free(available);
     main_task = nanos6_get_current_blocking_context();
     sem_post(&started);
     nanos6_block_current_task(main_task);

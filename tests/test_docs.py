@@ -193,6 +193,32 @@ def test_the_page_of_studies_says_how_long_each_takes():
     assert named == {path.stem for kind in ("sweep", "study") for path in shipped(kind)}
 
 
+def test_the_list_of_results_names_each_machine():
+    """Check that the page of results says what each of its folders was measured on."""
+    page = (ROOT / "results" / "README.md").read_text().partition("<!-- folders -->")[0]
+    assert {folder.name for folder in (ROOT / "results").iterdir() if folder.is_dir()} <= {
+        *re.findall(r"`(\w+)`", page)
+    }
+
+
+OTHER_WORDS = {
+    r"\bhogs?\b|spinning process": "competing process",
+    r"\d us\b": "µs",
+    r"\b(ns|µs|ms|images|tokens|times|flops|tasks|blocks|rounds) a (second|step|task|cycle|loop|generation)\b": "per",
+    r"\boptimis|\binitialising": "optimizer, initialize",
+}
+
+
+@pytest.mark.parametrize(
+    "page", [p for p in PAGES if p.parent.name != "notes" and p.name != "CHANGELOG.md"], ids=name_of
+)
+def test_a_thing_has_one_word(page):
+    """Check that pages use the glossary's words, not others for the same thing."""
+    text = re.sub(r"`[^`]*`", "", FENCE.sub("", page.read_text()))
+    for pattern, word in OTHER_WORDS.items():
+        assert not (other := re.search(pattern, text)), f"{name_of(page)}: write {word!r}, not {other[0]!r}"
+
+
 def test_every_column_of_a_table_is_explained():
     """Check that the dictionary of columns names each column of the tables of published results."""
     page = (ROOT / "docs/reference/tables.md").read_text()

@@ -31,9 +31,9 @@ newest = tuple(map(int, sys.argv[1].split(".")))
 with zipfile.ZipFile(sys.argv[2]) as wheel:
     for name in wheel.namelist():
         if name.endswith(".so"):
-            for found in set(re.findall(rb"GLIBC_(\d+)\.(\d+)", wheel.read(name))):
-                if tuple(map(int, found)) > newest:
-                    version = b".".join(found).decode()
+            for needed in set(re.findall(rb"GLIBC_(\d+)\.(\d+)", wheel.read(name))):
+                if tuple(map(int, needed)) > newest:
+                    version = b".".join(needed).decode()
                     sys.exit(f"{name} must need no glibc above {sys.argv[1]}, but needs {version}; build on an older system")
 END
 mv "$work"/*.whl "$folder"

@@ -80,7 +80,7 @@ def check_accesses(
         `initialise(bound)` fills parameters and data. Without it, persistent floats are drawn from (0.1, 1) and
         integers are zero.
     num_replays : int
-        Passes through the plan, so that optimiser state and iteration numbers take realistic values.
+        Passes through the plan, so that optimizer state and iteration numbers take realistic values.
     blocks_per_loop : int, optional
         Check this many blocks of each loop, drawn at random, the first and the last among them. Default: all.
 

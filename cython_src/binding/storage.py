@@ -1,4 +1,4 @@
-"""Memory: parameters, optimiser state and statistics, shared by the plans that train, evaluate and infer."""
+"""Memory: parameters, optimizer state and statistics, shared by the plans that train, evaluate and infer."""
 
 from __future__ import annotations
 

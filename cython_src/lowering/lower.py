@@ -175,7 +175,7 @@ def choose_layout(spec: Network, options: PlanOptions) -> Layout:
 
 def initialise(bound, seed: Count = 0, weights: Mapping[str, np.ndarray] | None = None) -> None:
     """Set the parameters of a bound plan: a normal distribution for weights, with the standard deviation that the layer
-    says, else He's; 1 for the weights of norms, zero for biases; the optimiser's state to zero and running statistics
+    says, else He's; 1 for the weights of norms, zero for biases; the optimizer's state to zero and running statistics
     to mean 0 and variance 1. Those that `weights` names get its values instead.
 
     Drawn in double precision and rounded, in the order of the layers: the same for every target and

@@ -1,4 +1,4 @@
-"""Sums of partial gradients, clipping, and the optimiser's steps."""
+"""Sums of partial gradients, clipping, and the optimizer's steps."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from .state import Lowering
 
 @dataclass(frozen=True)
 class Gradient:
-    """A parameter's gradient on its way to the optimiser."""
+    """A parameter's gradient on its way to the optimizer."""
 
     parameter: str
     partials: str  # buffer of partial gradients; empty where `buffer` holds their sum already
@@ -33,7 +33,7 @@ class Gradient:
 
 
 def append_updates(low: Lowering) -> None:
-    """Sum the partial gradients of every trained parameter and take the optimiser's step."""
+    """Sum the partial gradients of every trained parameter and take the optimizer's step."""
     rates = low.builder.buffer("learning_rates", (low.data.num_learning_rates,), role="table")
     gradients, o = [gradient_of(low, name) for name in low.partials], low.options
     scale, biases = "", {}
@@ -93,7 +93,7 @@ def clip(low: Lowering, gradients: list[Gradient]) -> tuple[list[Gradient], str]
 
 
 def optimizer_step(low: Lowering, gradient: Gradient, rates: str, scale: str, bias: Gradient | None) -> None:
-    """Append the optimiser's step for one parameter; by SGD also for the bias whose gradient lies beside that of it."""
+    """Append the optimizer's step for one parameter; by SGD also for the bias whose gradient lies beside that of it."""
     o, name = low.options, gradient.parameter
     operands = {"gradient": gradient.buffer, "parameter": name, "learning_rates": rates}
     operands |= {"partials": gradient.partials, "scale": scale}

@@ -155,7 +155,7 @@ class Conv2d(PixelLayer):
 
 @layer_kind
 class BatchNorm(PixelLayer):
-    """Batch normalisation over images and pixels: name.weight, name.bias, and the statistics name.running_mean and
+    """Batch normalization over images and pixels: name.weight, name.bias, and the statistics name.running_mean and
     name.running_var, which evaluation uses."""
 
     eps: Small = 1e-5
@@ -346,7 +346,7 @@ class NoNorm(TokenLayer):
 
 @layer_kind
 class LayerNorm(TokenLayer):
-    """Normalisation over the features of each token: name.weight, name.bias."""
+    """Normalization over the features of each token: name.weight, name.bias."""
 
     eps: Small = 1e-5
     after: str = ""

@@ -220,7 +220,7 @@ cdef class _Recorder:
     cdef Py_ssize_t table_size, table_used
     # what each recorded consumer waits for: (consumer, list) pairs
     cdef IntVector wait_consumer, wait_list
-    cdef IntVector found
+    cdef IntVector awaited
 
     def __cinit__(self, access_table):
         cdef Py_ssize_t i
@@ -274,29 +274,29 @@ cdef class _Recorder:
         free(self.list_uses.data)
         free(self.wait_consumer.data)
         free(self.wait_list.data)
-        free(self.found.data)
+        free(self.awaited.data)
 
     cdef int add(self, int32_t task) except -1 nogil:
         """Note a producer of the current access, once."""
         if self.mark[task] != self.stamp:
             self.mark[task] = self.stamp
-            push(&self.found, task)
+            push(&self.awaited, task)
         return 0
 
     cdef int32_t intern(self, int kind) except -2 nogil:
-        """Number of the producer list in `found`, -1 if it is empty; one that a join might serve is stored once."""
-        cdef Py_ssize_t n = self.found.size, slot
+        """Number of the producer list in `awaited`, -1 if it is empty; one that a join might serve is stored once."""
+        cdef Py_ssize_t n = self.awaited.size, slot
         cdef int32_t which
         if n == 0:
             return -1
         if n <= 2:
             return self.store(n, kind)
-        sort_int32(self.found.data, n)
-        slot = hash_slot(self.found.data, n, kind, self.table_size)
+        sort_int32(self.awaited.data, n)
+        slot = hash_slot(self.awaited.data, n, kind, self.table_size)
         while self.table[slot] >= 0:
             which = self.table[slot]
             if (self.list_length.data[which] == n and self.list_kind.data[which] == kind
-                    and memcmp(self.producer.data + self.list_start.data[which], self.found.data,
+                    and memcmp(self.producer.data + self.list_start.data[which], self.awaited.data,
                                n * sizeof(int32_t)) == 0):
                 return which
             slot = (slot + 1) & (self.table_size - 1)
@@ -314,7 +314,7 @@ cdef class _Recorder:
         push(&self.list_kind, kind)
         push(&self.list_uses, 0)
         for i in range(n):
-            push(&self.producer, self.found.data[i])
+            push(&self.producer, self.awaited.data[i])
         return <int32_t> self.list_start.size - 1
 
     cdef int grow_table(self) except -1 nogil:
@@ -339,13 +339,13 @@ cdef class _Recorder:
         return 0
 
     cdef int wait_for(self, int32_t consumer, int kind) except -1 nogil:
-        """Note that `consumer` waits for the producers in `found`, and forget them."""
+        """Note that `consumer` waits for the producers in `awaited`, and forget them."""
         cdef int32_t which = self.intern(kind)
         if which >= 0:
             self.list_uses.data[which] += 1
             push(&self.wait_consumer, consumer)
             push(&self.wait_list, which)
-        self.found.size = 0
+        self.awaited.size = 0
         self.stamp += 1
         return 0
 
@@ -355,7 +355,7 @@ cdef class _Recorder:
                 and self.node_buffer.data[self.writers[cell]] == buffer)
 
     cdef int find_producers(self, int32_t a, int reason) except -1 nogil:
-        """Collect in `found` the tasks that access `a` must wait for, of one kind of edge."""
+        """Collect in `awaited` the tasks that access `a` must wait for, of one kind of edge."""
         cdef int32_t cell, node, buffer = self.access_buffer[a], which = self.access_list[a]
         cdef int kind = self.access_kind[a], why
         cdef Py_ssize_t c

@@ -62,16 +62,16 @@ def add_plan_options(
             f"file.py:function(depth=2){f'; default: {network}' if network else ''}",
         )
     else:
-        said = (
+        text = (
             "name of `forktask plan`, module:function or file.py:function; default: %(default)s"
             if network
             else "a network instead; the options of plans are for it"
         )
-        group.add_argument("--network", default=network, metavar="N", help=said)
+        group.add_argument("--network", default=network, metavar="N", help=text)
     # The default of the batch depends on the network, so arguments hold a batch only where one was given.
     batch = defaults.pop("batch", PlanOptions().batch)
-    said = {"batch": f"{format_value(batch)}, of tokens {BATCH_OF_TOKENS}"}
-    add_fields(parser, PlanOptions, leave_out=leave_out, axes=axes, said=said, **defaults)
+    defaults_text = {"batch": f"{format_value(batch)}, of tokens {BATCH_OF_TOKENS}"}
+    add_fields(parser, PlanOptions, leave_out=leave_out, axes=axes, said=defaults_text, **defaults)
     parser.set_defaults(batch_of_images=batch)
 
 

@@ -157,8 +157,8 @@ def _plans(result: Mapping[str, Any]) -> str:
             lines += ["", f"{chosen}: did not fit: {row['failure']}"]
             continue
         total = sum(row["planned"].values())
-        found = sorted(row["planned"].items(), key=lambda item: -item[1])
-        parts = [{"purpose": name, "bytes": size, "share": size / total} for name, size in found]
+        planned = sorted(row["planned"].items(), key=lambda item: -item[1])
+        parts = [{"purpose": name, "bytes": size, "share": size / total} for name, size in planned]
         lines += ["", f"{chosen}: {needs_text(total, result['free_bytes'])}", ""]
         lines += [*text_table(phases, row["phases"]), ""]
         lines += text_table(purposes, parts)

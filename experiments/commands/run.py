@@ -37,8 +37,8 @@ def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument(
         "file",
         metavar="FILE",
-        help="a TOML file, or the name of a shipped one; in a clone also finding1, finding2, ...: what was published "
-        "of it is measured again and compared",
+        help="a TOML file, or the name of a shipped one; in a clone also finding1, finding2, ...: its published values "
+        "are measured again and compared",
     )
     parser.add_argument("--device", choices=("cpu", "gpu"), help="only the file's models of this device; default: all")
     parser.add_argument(
@@ -112,7 +112,7 @@ def _run_study(path: Path | str, arguments: Namespace) -> int:
     try:
         results = run_study(study, Path(out), again, progress_printer(arguments))
     except KeyboardInterrupt:
-        say(f"interrupted; runs that are done stay in {out}. To go on: {again}")
+        say(f"interrupted; runs that are done stay in {out}. To continue: {again}")
         raise
     if arguments.no_report:
         print(not_reported(out))
@@ -170,10 +170,10 @@ def _measure_on(configuration, arguments: Namespace) -> int:
             results = measure_on(engine, configuration, out_dir, undecided=undecided)
         except KeyboardInterrupt:
             jobs = ", and jobs go on" if arguments.on == "slurm" else ""
-            say(f"interrupted; what was measured is kept{jobs}. To go on: {again}")
+            say(f"interrupted; what was measured is kept{jobs}. To continue: {again}")
             raise
     if results is None:
-        say(f"submitted; `forktask status {out_dir}` says how far it is, and this fetches it: {again}")
+        say(f"submitted; `forktask status {out_dir}` shows its progress, and this command fetches the results: {again}")
         return 0
     compared = judge(results)
     if compared.usable and configuration.measure.simulate:
@@ -181,7 +181,7 @@ def _measure_on(configuration, arguments: Namespace) -> int:
     for line in compared.failures:
         say(line)
     if describe_status(results)["resume"]:
-        say(f"some shards were lost. To give them out again: {again}")
+        say(f"some shards were lost. To submit them again: {again}")
         compared.complete = False
     return report_on(compared, configuration, out_dir, arguments)
 

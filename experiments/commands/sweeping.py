@@ -26,7 +26,9 @@ def add_output(parser: ArgumentParser) -> None:
         help="then log what every thread does, once for each plan and model of a sweep on most threads: Gantt "
         "pictures and losses",
     )
-    text = "of a sweep: sessions in the folder at the end, one more at least; from three on intervals are over them"
+    text = (
+        "of a sweep: sessions in the folder at the end, at least one more; with three or more, intervals are over them"
+    )
     parser.add_argument(
         "--sessions", type=number_from(1, most=1000), default=SUPPRESS, metavar="N", help=f"{text}; default: 1"
     )
@@ -41,7 +43,7 @@ def add_output(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--quick",
         action="store_true",
-        help="one short generation, of a file with the small sizes in its place: a check that it works",
+        help="one short generation, with the small sizes that the file names: a check that it works",
     )
 
 

@@ -78,10 +78,10 @@ def _of_capacity(environment: dict, machine: dict) -> Iterator[Reason]:
                 remedy = f"judge scaling up to {plural(len(cores), 'thread')}; beyond, threads share a core"
                 yield RESERVED, text, remedy
         elif share < 0.75:
-            text += ": CPUs that claim to be cores are siblings of one core, or somebody else is running"
+            text += ": CPUs that claim to be cores are siblings of one core, or competing processes are running"
             yield UNFIT, text, "ask the host for dedicated cores; quit other programs and look again"
         elif share < 0.92:
-            text += ": the frequency falls with more threads, or somebody else is running"
+            text += ": the frequency falls with more threads, or competing processes are running"
             remedy = "compare efficiency with this capacity, not with the number of threads; quit other programs"
             yield RESERVED, text, remedy
     caches = environment["last_level_cache_bytes"]
@@ -100,7 +100,7 @@ def _of_disturbance(environment: dict, machine: dict) -> Iterator[Reason]:
     pressure, load = environment["pressure_some_percent"], environment["load_average"]
     if disturbance["throttled_us"]:
         still = f"{disturbance['throttled_us'] / 1000:.0f} ms"
-        text = f"the container stood still for {still} of this check because of its quota"
+        text = f"the container was stopped for {still} of this check because of its quota"
         yield UNFIT, text, "raise the quota or use fewer threads"
     if pressure is not None and pressure > 5:
         text = f"threads waited for a CPU in {pressure:.0f} % of the last ten seconds (/proc/pressure/cpu)"

@@ -108,7 +108,7 @@ def _measured(environment: dict, machine: dict) -> dict[str, str]:
         "Capacity": "; ".join(capacity) or "one thread only",
         "Heat": f"processor's temperature {heat}{slowed}",
         "Energy": board["energy"],
-        "Clock": f"{clock['source'] or 'source hidden'}, {clock['cost_ns']:.0f} ns a reading, "
+        "Clock": f"{clock['source'] or 'source hidden'}, {clock['cost_ns']:.0f} ns per reading, "
         f"smallest step {clock['step_ns']:.0f} ns",
         "Load now": f"load average {_or_hidden(load and load[0])}, pressure "
         f"{_or_hidden(environment['pressure_some_percent'], ' %')}; during this check: "

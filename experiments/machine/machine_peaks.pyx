@@ -173,7 +173,7 @@ def measure_memory(int threads=1, double seconds=0.1, Py_ssize_t working_set_byt
     """Measure the highest rate at which threads get data from memory and bring them back, as in `measure_bandwidth`.
 
     The higher one of a triad and an update in place. No line is fetched for an update that is not counted: so it stands
-    for optimisers, and only data in caches are faster than both.
+    for optimizers, and only data in caches are faster than both.
     """
     return max(measure_bandwidth(threads, seconds / 2, working_set_bytes, cpus, stream)
                for stream in ("update", "triad"))

@@ -304,8 +304,8 @@ def core_kinds(topology: dict, cpus) -> list[dict[str, Any]]:
     for kind, run in groupby(placement_order(topology, cpus), lambda cpu: place[cpu]["kind"]):
         group = list(run)
         capacity = place[group[0]]["capacity"]
-        said = f"kind {kind + 1}" if capacity is None else f"capacity {capacity}"
-        text = f"{plural(len(group), 'CPU')} of {said} ({format_cpu_list(group)})"
+        name = f"kind {kind + 1}" if capacity is None else f"capacity {capacity}"
+        text = f"{plural(len(group), 'CPU')} of {name} ({format_cpu_list(group)})"
         result.append({"kind": kind, "cpus": group, "text": text})
     return result
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 
 # Variables that change how fast something runs. Of these, measuring processes get only FORKTASK_ISA from outside; any
-# other use of NumPy, PyTorch or OpenMP gets all. "cripples": slows a library down or takes threads from it, so that
+# other use of NumPy, PyTorch or OpenMP gets all. "cripples": slows a library down or removes threads from it, so that
 # comparisons with it are false; "placement": competes with the pinning of executors; "threads": sets numbers of
 # threads; "spin": tells idle threads what to do; "kernels": chooses kernels of this package.
 VARIABLES = {
@@ -20,13 +20,13 @@ VARIABLES = {
     "ATEN_CPU_CAPABILITY": ("cripples", "PyTorch uses no wider instruction set than this"),
     "BLIS_ARCH_TYPE": ("cripples", "BLIS uses the kernels of this CPU model"),
     "NPY_DISABLE_CPU_FEATURES": ("cripples", "NumPy leaves these instruction sets unused"),
-    "OMP_THREAD_LIMIT": ("cripples", "OpenMP gives no team more threads than this, without a word"),
-    "OMP_DYNAMIC": ("cripples", "OpenMP may give a team fewer threads than asked for"),
+    "OMP_THREAD_LIMIT": ("cripples", "OpenMP gives no team more threads than this, silently"),
+    "OMP_DYNAMIC": ("cripples", "OpenMP may give a team fewer threads than requested"),
     "OMP_PROC_BIND": ("placement", "OpenMP binds its threads itself"),
     "OMP_PLACES": ("placement", "places that OpenMP binds its threads to"),
     "GOMP_CPU_AFFINITY": ("placement", "libgomp binds its threads to these CPUs"),
     "KMP_AFFINITY": ("placement", "LLVM's and Intel's OpenMP bind their threads"),
-    "OMP_NUM_THREADS": ("threads", "default team size; forktask always asks for its own number"),
+    "OMP_NUM_THREADS": ("threads", "default team size; forktask always requests its own number"),
     "OPENBLAS_NUM_THREADS": ("threads", "threads inside one BLAS call"),
     "GOTO_NUM_THREADS": ("threads", "threads inside one OpenBLAS call"),
     "MKL_NUM_THREADS": ("threads", "threads inside one MKL call"),
@@ -68,7 +68,7 @@ def spin_policy(variables=None) -> str:
         return f"GOMP_SPINCOUNT={variables['GOMP_SPINCOUNT']}: libgomp spins that many rounds, then sleeps"
     policy = variables.get("OMP_WAIT_POLICY", "").strip().lower()
     if policy == "active":
-        return "OMP_WAIT_POLICY=active: libgomp spins practically for ever"
+        return "OMP_WAIT_POLICY=active: libgomp spins practically forever"
     if policy == "passive":
         return "OMP_WAIT_POLICY=passive: libgomp sleeps at once"
     return "default: libgomp spins 300000 rounds (1000 with more threads than CPUs), then sleeps"

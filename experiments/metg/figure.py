@@ -106,7 +106,7 @@ def caption_file(entries: Sequence[Mapping[str, Any]], unit_s: Mapping[str, floa
         text += " Crossed out: others disturbed the runs."
     method = (
         f"Task granularity is wall time x {at_once} / tasks. Efficiency is the kernel's own time, "
-        f"{rounded(unit_s[graph['kernel']] * 1e9)} ns a unit of work without any runtime, over it. Processes: "
+        f"{rounded(unit_s[graph['kernel']] * 1e9)} ns per unit of work without any runtime, over it. Processes: "
         f"{repeats}. METG(50 %) has its range over the processes; none from quick or disturbed runs."
     )
     result = [f"{e['model']} on {e['threads']}: {metg_text(e)}{'' if e['metg_s'] is None else ' ns'}" for e in entries]

@@ -208,7 +208,7 @@ def of_gpu(entries: Sequence[Mapping[str, Any]]) -> bool:
 def format_table(table: Mapping[str, Any]) -> str:
     """Format the results as text."""
     lines = [
-        f"kernel {kernel} alone: {rounded(unit * 1e9)} ns a unit of work; efficiencies are against this times the "
+        f"kernel {kernel} alone: {rounded(unit * 1e9)} ns per unit of work; efficiencies are against this times the "
         f"{'tasks that the GPU runs at once' if of_gpu(table['results']) else 'threads'}"
         for kernel, unit in table["unit_s"].items()
     ]

@@ -106,24 +106,24 @@ def _check(plan: Mapping[str, Any], contestants: Contestants, wanted: bool, limi
     small = dict(plan) if is_graph else _small(plan)
     lowered = lower(**small)
     key = plan_key(lowered, _sources(network, lowered) if is_graph else ())
-    found = _read(key)
-    missing = [one for one in _on_cpu(contestants) if one not in found.models]
-    if found.accesses and not missing:
-        return PASSED if found.whole else PARTLY
+    kept = _read(key)
+    missing = [one for one in _on_cpu(contestants) if one not in kept.models]
+    if kept.accesses and not missing:
+        return PASSED if kept.whole else PARTLY
     name = network if isinstance(network, str) else network.name
     if name not in reported:
         reported.add(name)
         runs = ": its tasks are tried in a process of their own" if is_graph else ""
         say(f"checking {name} before its first run{runs}; --no-check (check=False) leaves that out")
-    for result in _results(small, missing, not found.accesses, limit_s):
+    for result in _results(small, missing, not kept.accesses, limit_s):
         if "fault" in result:
             raise UnsoundPlan(_sentence(name, small, result["fault"], is_graph))
         if "impossible" in result:
             say(f"{name} could not be checked: {result['impossible']}")
             return IMPOSSIBLE
-        found.whole &= result["whole"]
-    _keep(key, Found(True, [*found.models, *((str(model), threads) for model, threads in missing)], found.whole))
-    return PASSED if found.whole else PARTLY
+        kept.whole &= result["whole"]
+    _keep(key, Found(True, [*kept.models, *((str(model), threads) for model, threads in missing)], kept.whole))
+    return PASSED if kept.whole else PARTLY
 
 
 def _small(plan: Mapping[str, Any]) -> dict[str, Any]:

@@ -256,11 +256,11 @@ class Claims:
         row = {**result.as_row(efficiency), "subject": self.name, "said": text}
         test.rows.append(row)
         cost = f"{plural(result.ratio.count, 'generation')}, {result.elapsed_s:.0f} s"
-        found = f"{claim} is {row['value_text']}, claimed {text} ({cost}){describe_stops(result)}"
+        outcome = f"{claim} is {row['value_text']}, claimed {text} ({cost}){describe_stops(result)}"
         if result.verdict == clock.FAIL:
-            raise AssertionError(f"{self.name}: {found}")
+            raise AssertionError(f"{self.name}: {outcome}")
         if result.verdict != clock.PASS:
-            test.inconclusive.append(f"{self.name}: inconclusive: {found}; {result.reason.rpartition('; ')[2]}")
+            test.inconclusive.append(f"{self.name}: inconclusive: {outcome}; {result.reason.rpartition('; ')[2]}")
 
 
 def describe_stops(result: clock.ClockResult) -> str:

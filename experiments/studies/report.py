@@ -55,13 +55,13 @@ PHASES_SAID = (
     "Load is gathering a batch, and reading or decoding its images where they are not in memory. Wall times are of "
     "models that wait between phases; busy times are those in blocks, mean over threads. The rest of the epoch is "
     "where no phase runs: starts and ends of runs, reading the log of phases and, of busy times, waiting; it is long "
-    "where other programs took the CPUs. Each is a median over epochs, and busy times of all steps are estimated from "
-    "the first ones, so that the rest may be below 0."
+    "where competing processes took the CPUs. Each is a median over epochs, and busy times of all steps are estimated "
+    "from the first ones, so that the rest may be below 0."
 )
 MEMORY_SAID = (
     "The most memory that was resident in the process of a run, and what it consists of. Libraries (with Python) and "
-    "loader (with the data) were measured; the other kinds are what the plan of a step needs, and evaluating plans "
-    "beside it. The rest is copies, and libraries that are loaded later, such as PyTorch for a file of it; it is "
+    "loader (with the data) were measured; the other kinds are the needs of the plan of a step and of evaluating "
+    "plans.  The rest is copies, and libraries that are loaded later, such as PyTorch for a file of it; it is "
     "negative where parts of a plan were never touched. Growth is from the second epoch to the last one."
 )
 
@@ -70,7 +70,7 @@ LOADING_SAID = (
     "First the runs that load in their steps. Of lower: their rate over the lower of the best way of loading alone and "
     "of training on images in memory. Of both: over the rate of the two one after the other on the same cores. Then "
     "the ways of loading alone. Memory is the most that was resident in the process; libraries were there before the "
-    "data, loader is what came with data and loader, code of PyTorch or joblib too. Workers: of the largest worker "
+    "data, loader is the memory of data and loader, code of PyTorch or joblib too. Workers: of the largest worker "
     "process, times their number."
 )
 

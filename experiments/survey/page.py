@@ -1,4 +1,4 @@
-"""The page of a survey: the machine, its limits, what each stage found, and how far the simulator is off."""
+"""The page of a survey: the machine, its limits, the results of each stage, and the simulator's error."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def write_survey(folder: Path) -> str:
         *(_network(stage, sweep) for stage, sweep in sweeps.items()),
         *_metg(folder),
         Section(
-            "How far the simulator is off here",
+            "Error of the simulator here",
             2,
             answers=error_sentences(errors),
             tables=[Table("simulator", ERRORS, errors)],
@@ -116,7 +116,7 @@ def _is_measured(folder: Path, stage: Stage) -> bool:
 
 def _left_out(folder: Path) -> list[str]:
     names = [stage.name for stage in stages() if not _is_measured(folder, stage)]
-    return [f"Not measured yet: {', '.join(names)}. The same command goes on in this folder."] if names else []
+    return [f"Not measured yet: {', '.join(names)}. The same command continues in this folder."] if names else []
 
 
 def _machine(result: dict[str, Any]) -> Section:
@@ -136,7 +136,7 @@ def _handovers(folder: Path) -> Section:
     if took:
         nearest, furthest = min(took, key=took.__getitem__), max(took, key=took.__getitem__)
         texts = [
-            f"A line of cache goes from one CPU to another in {time(median(took.values()))}"
+            f"A cache line goes from one CPU to another in {time(median(took.values()))}"
             + (
                 f" (median of {len(took)} pairs); {time(took[nearest])} between CPUs {nearest[0]} and {nearest[1]}, "
                 f"{time(took[furthest])} between {furthest[0]} and {furthest[1]}."
@@ -154,7 +154,7 @@ def _network(stage: Stage, sweep: Sweep) -> Section:
     best = [
         row for row in widest.to_dict("records") if row["plan_id"] == plan_id and row["model"] in (PERSISTENT, TASKITER)
     ]
-    texts = [f"{row['model']}, {plural(row['threads'], 'thread')}: {time(row['time_s'])} a step." for row in best]
+    texts = [f"{row['model']}, {plural(row['threads'], 'thread')}: {time(row['time_s'])} per step." for row in best]
     return Section(
         f"{stage.title}: {stage.name}",
         2,
@@ -175,11 +175,11 @@ def _drawn(folder: Path, sweeps: dict[Stage, Sweep]) -> Iterator[DrawnFigure]:
     if len(pairs := read_handovers(folder)) > 1:
         (folder / FIGURE_FOLDER).mkdir(exist_ok=True)
         path = save(draw_handovers(pairs), folder / FIGURE_FOLDER / "handovers.svg")
-        caption = "Time of a hand-over of a line of cache between threads on two CPUs, the least of three windows."
+        caption = "Time of a hand-over of a cache line between threads on two CPUs, the least of three windows."
         yield DrawnFigure("survey", "handovers", path.read_text(encoding="utf-8"), caption)
     for stage in sweeps:
         for name in ("speedup", "batch"):
             picture, text = (folder / stage.name / FIGURE_FOLDER / f"{name}.{kind}" for kind in ("svg", "txt"))
             if picture.exists() and text.exists():
-                said = text.read_text(encoding="utf-8").partition("\n\n")[0]
-                yield DrawnFigure(stage.name, name, picture.read_text(encoding="utf-8"), said)
+                caption = text.read_text(encoding="utf-8").partition("\n\n")[0]
+                yield DrawnFigure(stage.name, name, picture.read_text(encoding="utf-8"), caption)

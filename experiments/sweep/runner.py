@@ -109,7 +109,7 @@ class SweepRunner:
             site.clock.sleep(wait_s)
         except KeyboardInterrupt:
             kept = f"{number} of {plural(measure.sessions, 'session')} are kept"
-            say(f"interrupted; {kept}. To go on: {self.command_line}")
+            say(f"interrupted; {kept}. To continue: {self.command_line}")
             raise
 
     def _measure_session(self, site: Site, writer: ResultsWriter, number: int, missing: Sequence[Shard]) -> None:
@@ -141,7 +141,7 @@ class SweepRunner:
             schedule.run(self._jobs(schedule, results, plan_names(site.plans), measured), total)
         except KeyboardInterrupt:
             kept = f"{len(results.finished())} measurements are kept in {self.out_dir}"
-            say(f"interrupted; {kept}. To go on: {self.command_line}")
+            say(f"interrupted; {kept}. To continue: {self.command_line}")
             raise
         may_mend = any(row.reason not in LASTING_FAILURES for row in standing_failures(results))
         if self.shards is None and not may_mend and (budget_s or not self._missing(results)):
@@ -152,7 +152,7 @@ class SweepRunner:
         if not results.ends_whole:
             count = sum(len(shard.samples) + len(shard.profiles) for shard in missing)
             left = f"{count} of {self._total()} measurements are missing"
-            return f"going on with session {number} of {self.out_dir}, which was interrupted: {left}"
+            return f"continuing session {number} of {self.out_dir}, which was interrupted: {left}"
         last_s = max((row.started for row in results.of(SampleRow)), default=0.0)
         soon = time.time() - last_s < SESSION_PAUSE_S
         return f"adding session {number} to {self.out_dir}" + (

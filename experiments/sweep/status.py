@@ -109,7 +109,7 @@ def status_text(status: dict[str, Any]) -> str:
     if not status["weights_agree"]:
         lines.append("the models did not compute the same weights: no figure of this folder can be trusted")
     if status["half_written_line"]:
-        lines.append("the last line is half-written; it is moved aside when the run goes on")
+        lines.append("the last line is half-written; it is moved aside when the run continues")
     if status["resume"]:
         lines.append(
             f"{status['samples_missing']} samples and {status['profiles_missing']} profiles are missing. "

@@ -157,7 +157,11 @@ def evaluation_table(rows: Sequence[EvaluatedRow], config: TrainingConfig) -> li
 def evaluation_text(rows: Sequence[EvaluatedRow], config: TrainingConfig) -> str:
     """Format the result of `evaluate` for a terminal."""
     records = evaluation_table(rows, config)
-    columns = [text_column("conv", "form"), percent_column("accuracy", digits=2), time_column("time_s", "a pass")]
+    columns = [
+        text_column("conv", "form"),
+        percent_column("accuracy", digits=2),
+        time_column("time_s", "time per pass"),
+    ]
     columns += [time_column(kind) for kind in list(records[0])[len(columns) :]]
     lines = text_table(columns, records)
     threads = plural(config.threads, "thread")

@@ -73,26 +73,26 @@ static void cut_graph_close(CutGraph *g)
 }
 
 /* Visit the predecessors of a node, through joins, among the first `limit_task` tasks; write them to `out` unless it
- * is NULL. Returns their number, added to `found`, or -1: more than `limit`. */
+ * is NULL. Returns their number, added to `count`, or -1: more than `limit`. */
 static int64_t cut_graph_collect(const int32_t *offsets, const int32_t *predecessors, int32_t num_tasks,
-                                 int32_t limit_task, int32_t node, int32_t token, int32_t *out, int64_t found,
+                                 int32_t limit_task, int32_t node, int32_t token, int32_t *out, int64_t count,
                                  int64_t limit)
 {
-    for (int32_t i = offsets[node]; i < offsets[node + 1] && found >= 0; i++) {
+    for (int32_t i = offsets[node]; i < offsets[node + 1] && count >= 0; i++) {
         int32_t before = predecessors[i] >> 1, sum = token + (predecessors[i] & 1);
         if (sum > 1)
             continue; /* what finished two iterations back is not worth simulating */
         if (before >= num_tasks) {
-            found = cut_graph_collect(offsets, predecessors, num_tasks, limit_task, before, sum, out, found, limit);
+            count = cut_graph_collect(offsets, predecessors, num_tasks, limit_task, before, sum, out, count, limit);
         } else if (before < limit_task) {
-            if (found == limit)
+            if (count == limit)
                 return -1;
             if (out != NULL)
-                out[found] = 2 * before + sum;
-            found++;
+                out[count] = 2 * before + sum;
+            count++;
         }
     }
-    return found;
+    return count;
 }
 
 /* List the edges by source, from predecessors to successors. */
@@ -375,7 +375,7 @@ static CutFamily cut_family(int32_t number, int32_t num_workers)
 static int choose_family(const CutGraph *g, CutRun *r, const RecordedGraph *graph, const int32_t *by_cost,
                          int32_t *home, int32_t *order, CutFamily *chosen)
 {
-    int found = 0;
+    int better = 0;
     double best = CUTS_GAIN * cut_time(g, r, by_cost, order);
     for (int32_t number = 0; number < CUT_FAMILIES; number++) {
         CutFamily family = cut_family(number, g->num_workers);
@@ -386,10 +386,10 @@ static int choose_family(const CutGraph *g, CutRun *r, const RecordedGraph *grap
         if (time < best) {
             best = time;
             *chosen = family;
-            found = 1;
+            better = 1;
         }
     }
-    return found;
+    return better;
 }
 
 /* Tasks beyond this number are not simulated in the search: whole loops that begin within CUTS_SAMPLE tasks. */
@@ -421,21 +421,21 @@ static int search_cuts(const RecordedGraph *graph, const double *cost, int32_t n
     int status = cut_graph_open(&g, num_workers, num_tasks, sample, offsets, predecessors, cost);
     if (status == 0 && (tried_home == NULL || tried == NULL || cut_run_open(&run, sample, num_workers) != 0))
         status = -1;
-    int found = 0;
+    int better = 0;
     if (status == 0) {
         for (int32_t i = 0, k = 0; i < num_tasks; i++)
             if (order[i] < sample)
                 tried[k++] = order[i];
-        found = choose_family(&g, &run, graph, home, tried_home, tried, &chosen);
+        better = choose_family(&g, &run, graph, home, tried_home, tried, &chosen);
     }
-    if (found && sample < num_tasks) { /* the family for the whole graph */
+    if (better && sample < num_tasks) { /* the family for the whole graph */
         cut_graph_close(&g);
         cut_run_close(&run);
         status = cut_graph_open(&g, num_workers, num_tasks, num_tasks, offsets, predecessors, cost);
         if (status == 0)
             status = cut_run_open(&run, num_tasks, num_workers);
     }
-    if (found && status == 0) {
+    if (better && status == 0) {
         cut_homes(&chosen, graph, num_tasks, num_workers, home, tried_home);
         if (cut_order(&g, &run, tried_home, chosen.depth_first, tried) == 0) {
             memcpy(home, tried_home, size);

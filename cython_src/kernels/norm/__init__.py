@@ -1,1 +1,1 @@
-"""Batch normalisation."""
+"""Batch normalization."""

@@ -1,1 +1,1 @@
-"""Optimisers and clipping."""
+"""Optimizers and clipping."""

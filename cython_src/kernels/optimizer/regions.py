@@ -1,4 +1,4 @@
-"""What the optimisers' kernels touch, and what that costs."""
+"""What the optimizers' kernels touch, and what that costs."""
 
 import math
 

@@ -1,4 +1,4 @@
-"""What kernels of the optimisers get, by name; see `KernelSpec`."""
+"""What kernels of the optimizers get, by name; see `KernelSpec`."""
 
 from ..interface.arguments import ELEMENTS, takes
 

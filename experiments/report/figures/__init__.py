@@ -59,7 +59,7 @@ def left_out(sweep: Sweep) -> str:
     if count <= MOST_PLANS:
         return ""
     return (
-        f"Figures of single plans are drawn of one plan of each network, since there are {count} plans; `forktask "
+        f"Figures of single plans show one plan of each network, since there are {count} plans; `forktask "
         f"report DIR --figure NAME --plan ID` draws any other."
     )
 

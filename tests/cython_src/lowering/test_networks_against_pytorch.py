@@ -182,7 +182,7 @@ def test_networks_for_large_images_equal_pytorch(name):
 
 @pytest.mark.parametrize("name", SMALL)
 def test_small_networks_equal_pytorch(name):
-    """Check the same, layers of every kind, other optimisers, smoothed labels and clipping. Norms over few pixels
+    """Check the same, layers of every kind, other optimizers, smoothed labels and clipping. Norms over few pixels
     enlarge rounding, by chance more in one program than in the other."""
     compare(SMALL[name], 6, 2 * FACTOR, label_smoothing=0.1, optimizer="adamw")
     compare(SMALL[name], 6, 2 * FACTOR, clip_norm=0.5)

@@ -141,10 +141,10 @@ def llmc_losses():
     fill_dataset(bound, 0)
     initialise(bound, 0)
     names = bound.plan.attributes["parameters"]
-    optimiser = AdamW({name: bound.view(name) for name in names}, 1e-4, weight_decay=0.0)
+    optimizer = AdamW({name: bound.view(name) for name in names}, 1e-4, weight_decay=0.0)
     tokens = bound.arrays["dataset.tokens"][: 4 * 64 + 1]
     batch = tokens[:-1].reshape(4, 64), tokens[1:].reshape(4, 64)
-    return [optimiser.step(get_network("gpt2_tiny"), *batch).loss for _ in range(3)]
+    return [optimizer.step(get_network("gpt2_tiny"), *batch).loss for _ in range(3)]
 
 
 @pytest.mark.torch

@@ -52,7 +52,7 @@ def test_what_does_not_fit_into_the_time_is_left_out_and_named(small, tmp_path, 
     assert main(["survey", "--budget", "1s", "--out", str(tmp_path / "survey")]) == 0
     captured = capsys.readouterr()
     assert "lenet5: no time left" in captured.err
-    assert "Not measured yet: lenet5. The same command goes on in this folder." in captured.out
+    assert "Not measured yet: lenet5. The same command continues in this folder." in captured.out
 
 
 @pytest.mark.parametrize("begun", [False, True])

@@ -137,7 +137,7 @@ def test_the_same_folder_resumes_or_gets_a_session(tmp_path, capsys):
         with pytest.raises(KeyboardInterrupt):
             run_command(tmp_path, options, machine)
     report = run_command(tmp_path, options, machine)
-    assert "going on with session 1" in capsys.readouterr().err
+    assert "continuing session 1" in capsys.readouterr().err
     assert {row["sessions"] for row in report["in_short"]} == {1}
     assert {row["generations"] for row in report["in_short"]} == {6}
     report = run_command(tmp_path, options, machine)
