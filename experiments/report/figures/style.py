@@ -300,13 +300,8 @@ def model_handles(
 
 
 def figure_path(folder: str | os.PathLike, stem: str, column: str, kind: str, out: str | None) -> Path:
-    """Return where a figure is written that a command was asked for: to `out`, or below its folder by its name.
-
-    Raises
-    ------
-    UsageError
-        The folder of `out` is not there.
-    """
+    """Return where a figure is written that a command was asked for: to `out`, whose folder must be there, or below its
+    folder by its name."""
     if out and not Path(out).parent.is_dir():
         raise UsageError(f"--file must be in a folder that is there, got {out!r}; make the folder first")
     return Path(out) if out else Path(folder) / FIGURE_FOLDER / f"{stem}{'-single' * (column == 'single')}.{kind}"
