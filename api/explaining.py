@@ -184,6 +184,12 @@ class Simulation(Shown):
         check_choice("the column", column, COLUMN_WIDTH_IN)
         return self._found.figure(column, title)
 
+    def figure_data(self) -> pd.DataFrame:
+        """Return the numbers behind the figure, one row per value, as `Comparison.figure_data` does."""
+        from .experiments.analysis.names import with_texts
+
+        return with_texts(self._found.chart.data())
+
     def _rows(self) -> list[dict[str, Any]]:
         return list(self._found.as_row()["rows"])
 

@@ -33,15 +33,15 @@ if TYPE_CHECKING:
 
 __all__ = ["Result", "evaluate", "info", "metg", "train", "tune"]
 
-METG_SETTINGS, TUNE_SETTINGS, TRAIN_SETTINGS, EVALUATE_SETTINGS = (
-    [field.name for record in records for field in fields(record)]
-    for records in (
-        (TaskBenchOptions, MetgSettings, PlanOptions),
-        (PlanOptions,),
-        (TrainingConfig,),
-        (TrainingConfig, EvaluationSettings),
-    )
-)
+SETTINGS = {  # names that `**settings` takes
+    name: [field.name for record in records for field in fields(record)]
+    for name, records in {
+        "metg": (TaskBenchOptions, MetgSettings, PlanOptions),
+        "tune": (PlanOptions,),
+        "train": (TrainingConfig,),
+        "evaluate": (TrainingConfig, EvaluationSettings),
+    }.items()
+}
 
 
 class Result(Shown):
@@ -287,18 +287,15 @@ def evaluate(
     out: str | os.PathLike[str] | None = None,
     **settings: Any,
 ) -> Result:
-    """Evaluate given weights on a data set as `forktask evaluate` does.
-
-    The table has a row for each form of convolutions: accuracy, seconds of a pass, and seconds of each kind of layer in
-    blocks, summed over threads; all medians over the passes.
+    """Evaluate given weights on a data set as `forktask evaluate` does; a row for each form of convolutions: accuracy,
+    median seconds of a pass, and of each kind of layer in blocks, summed over threads.
 
     Parameters
     ----------
     weights : path
         File of parameters: safetensors, or .pt and .pth of PyTorch.
-    network : str or Network
-    data : str
-        Such as "digits" or "cifar10:FOLDER".
+    network, data
+        As for `train`.
     conv : str or several
         Forms of convolutions, which take turns.
     out : path, optional

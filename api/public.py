@@ -22,18 +22,7 @@ from .experiments.training.dataset import Dataset
 from .experiments.training.safetensors import read_safetensors, write_safetensors
 from .explaining import Diagnosis, Simulation, Trace, diagnose, simulate, trace
 from .kernels import get_include
-from .measuring import (
-    EVALUATE_SETTINGS,
-    METG_SETTINGS,
-    TRAIN_SETTINGS,
-    TUNE_SETTINGS,
-    Result,
-    evaluate,
-    info,
-    metg,
-    train,
-    tune,
-)
+from .measuring import SETTINGS, Result, evaluate, info, metg, train, tune
 from .running import Executor, Run, executor, fit, model_names, run, weights_hash
 from .user_graph import UserGraph
 
@@ -124,8 +113,5 @@ check_arguments(
     leave_out=("get_include", "Region"),
     **dict.fromkeys(("lower", "run", "fit", "check_against_torch"), _OPTIONS),
     **dict.fromkeys(("compare", "trace"), ARGUMENTS),
-    metg=METG_SETTINGS,
-    tune=TUNE_SETTINGS,
-    train=TRAIN_SETTINGS,
-    evaluate=EVALUATE_SETTINGS,
+    **SETTINGS,
 )

@@ -65,8 +65,8 @@ def chart(entries: Sequence[Mapping[str, Any]]) -> Chart:
         for number, ((name, threads), own) in enumerate(shown.items())
     ]
     facts = [*graphs.values()] if len(graphs) == 1 else [f"{plural(t, 'thread')}" for t in {t for _, t in shown}]
-    handles = model_handles(styles, list(styles))
-    return Chart(panels, facts, styles, "task granularity (ns)", same_scale=True, handles=handles)
+    handles, across = model_handles(styles, list(styles)), len(panels) if len(panels) > 2 else 0
+    return Chart(panels, facts, styles, "task granularity (ns)", across=across, same_scale=True, handles=handles)
 
 
 def _rows(entry: Mapping[str, Any]) -> pd.DataFrame:

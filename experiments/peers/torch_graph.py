@@ -21,32 +21,8 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_leaves, tree_map_only
 
 from ...cython_src.errors import UsageError
-from ...cython_src.networks.layers import (
-    GELU,
-    TYPES,
-    Add,
-    Attention,
-    AveragePool,
-    BatchNorm,
-    Conv2d,
-    Dropout,
-    Embedding,
-    FirstToken,
-    GlobalAvgPool,
-    Layer,
-    LayerNorm,
-    Linear,
-    MaxPool,
-    Network,
-    Positions,
-    ReLU,
-    ReLU6,
-    Shape,
-    Sigmoid,
-    SoftmaxCrossEntropy,
-    TiedHead,
-    Tokens,
-)
+from ...cython_src.networks import layers
+from ...cython_src.networks.layers import TYPES, Layer, Network, Shape, Tokens
 
 MOVES = ("clone", "_unsafe_view", "unsafe_chunk", "unsafe_split")  # with all whose result is a view by its schema
 UNTAGGED = ("hardsigmoid", "hardswish", "relu6")  # elementwise operations that PyTorch does not mark as such
@@ -54,10 +30,10 @@ UNTAGGED = ("hardsigmoid", "hardswish", "relu6")  # elementwise operations that 
 POINTS = torch.cat([torch.linspace(-20, 20, 4001, dtype=torch.float64), torch.tensor([-1e6, -1e2, 1e2, 1e6]).double()])
 ACTIVATIONS: dict[type[Layer] | None, torch.Tensor] = {
     None: POINTS,
-    ReLU: functional.relu(POINTS),
-    ReLU6: functional.relu6(POINTS),
-    Sigmoid: torch.sigmoid(POINTS),
-    GELU: functional.gelu(POINTS, approximate="tanh"),
+    layers.ReLU: functional.relu(POINTS),
+    layers.ReLU6: functional.relu6(POINTS),
+    layers.Sigmoid: torch.sigmoid(POINTS),
+    layers.GELU: functional.gelu(POINTS, approximate="tanh"),
 }
 ROUNDING = 1e-7  # within which values are those of an activation
 MASKED = -1e4  # what a mask adds at most where a token is not seen
@@ -97,27 +73,15 @@ class NoDropout(TorchFunctionMode):
 
 @dataclass(eq=False)
 class Value:
-    """A tensor of the graph: elements of a layer's output, of the samples ("input"), or of a parameter.
-
-    Attributes
-    ----------
-    positions : tensor of int, optional
-        Of its elements in `source`; None: the first ones, in order.
-    numbers : tensor, optional
-        It is a function of each of these elements that is no layer yet; its values at `POINTS`.
-    types : Value, optional
-        The table of types that is added to it, which is no layer yet.
-    node : Node, optional
-        That made it what is no layer yet.
-    """
+    """A tensor of the graph: elements of a layer's output, of the samples ("input"), or of a parameter."""
 
     source: str
     shape: Shape
-    positions: torch.Tensor | None = None
+    positions: torch.Tensor | None = None  # of its elements in `source`; None: the first ones, in order
     is_parameter: bool = False
-    numbers: torch.Tensor | None = None
-    types: Value | None = None
-    node: fx.Node | None = None
+    numbers: torch.Tensor | None = None  # of a function of each element that is no layer yet: values at `POINTS`
+    types: Value | None = None  # a table of types that is added to it, and is no layer yet
+    node: fx.Node | None = None  # that made it what is no layer yet
 
     @property
     def at(self) -> torch.Tensor:
@@ -131,20 +95,9 @@ class Value:
 
 
 class Reader:
-    """Layers of an exported module, in order.
+    """Layers, in order, of an `ExportedProgram` of `Logits(module)` in training, with the samples of which it was made.
 
-    Parameters
-    ----------
-    module : torch.nn.Module
-    exported : torch.export.ExportedProgram
-        Of `Logits(module)`, in training.
-    samples : tensor
-        With which it was exported.
-
-    Attributes
-    ----------
-    weights : dict
-        Name of each parameter and statistic of the layers -> the elements of the module's own that it consists of.
+    `weights`: name of each parameter and statistic of the layers -> the elements of the module's that it consists of.
     """
 
     def __init__(self, module: torch.nn.Module, exported: torch.export.ExportedProgram, samples: torch.Tensor):
@@ -200,10 +153,10 @@ class Reader:
                 "the answer is no layer's output as it is",
                 "return logits, of shape (samples, classes) or (samples, tokens, vocabulary)",
             )
-        self.add(SoftmaxCrossEntropy, self.unique("softmax"), [answer], shape)
+        self.add(layers.SoftmaxCrossEntropy, self.unique("softmax"), [answer], shape)
         tokens = None
         if self.tokens:
-            causal = {layer.causal for layer in self.layers if isinstance(layer, Attention)}
+            causal = {layer.causal for layer in self.layers if isinstance(layer, layers.Attention)}
             answers = "class" if by_class else "masked" if causal == {False} else "next"
             if answers == "masked" and mask is None:
                 raise UsageError(
@@ -318,7 +271,7 @@ class Reader:
         in_order = first.positions is second.positions is None
         if first.shape != second.shape or not (in_order or torch.equal(first.at, second.at)):
             self.refuse("the tensors have different shapes", "sum two of one shape")
-        return self.alike(Add, first, second)
+        return self.alike(layers.Add, first, second)
 
     def with_table(self, value: Value, table: Value) -> Value:
         """Return a value with a row of a table added to each token."""
@@ -335,11 +288,11 @@ class Reader:
         self.num_positions = whole.shape[0]
         embedding = next(layer for layer in self.layers if layer.name == value.source)
         alone = all(len(node.users) == 1 for node in self.node.all_input_nodes)
-        if isinstance(embedding, Embedding) and not embedding.positions and not types and alone:
+        if isinstance(embedding, layers.Embedding) and not embedding.positions and not types and alone:
             self.layers[self.layers.index(embedding)] = replace(embedding, positions=name)
             return value
         second = {"types": self.parameters("types", types)} if types else {}
-        return self.add(Positions, name, [value], shape, **second)
+        return self.add(layers.Positions, name, [value], shape, **second)
 
     def ready(self, value: Value) -> Value:
         """Return a value that is elements of a layer's output."""
@@ -383,7 +336,7 @@ class Reader:
                     return value, order
                 if torch.equal(which, torch.arange(self.num_samples) * shape[0]):
                     name = self.unique(f"{value.source}.first")
-                    first = self.add(FirstToken, name, [value], (1, shape[1]))
+                    first = self.add(layers.FirstToken, name, [value], (1, shape[1]))
                     return first, order // shape[0]
         self.refuse("it does not read all features of all tokens, or of the first ones", "keep features last")
 
@@ -409,7 +362,7 @@ class Reader:
         padding = {"valid": 0, "same": reach // 2}[padding] if isinstance(padding, str) else padding
         fields = {**sizes, **self.square(padding=padding), "out_channels": weight.shape[0], "groups": groups}
         name = self.parameters("conv", weight, bias)
-        return self.add(Conv2d, name, [source], self.shape(), **fields, bias=bias is not None)
+        return self.add(layers.Conv2d, name, [source], self.shape(), **fields, bias=bias is not None)
 
     def op_batch_norm(self, input, weight, bias, running_mean, momentum, eps, **_) -> Value:
         source = self.maps(input)
@@ -418,17 +371,17 @@ class Reader:
         name = self.parameters("bn", weight, bias)
         for what in ("running_mean", "running_var"):
             self.weights[f"{name}.{what}"] = Value(weight.source.removesuffix("weight") + what, weight.shape)
-        return self.add(BatchNorm, name, [source], self.shape(), eps=eps, momentum=momentum)
+        return self.add(layers.BatchNorm, name, [source], self.shape(), eps=eps, momentum=momentum)
 
     def op_max_pool2d(self, input, kernel_size, stride, padding, dilation, **_) -> Value:
         if self.square(dilation=dilation)["dilation"] != 1:
             self.refuse("pixels of a window lie apart", "leave out dilation")
-        return self.pool(MaxPool, input, kernel_size, stride, padding=padding)
+        return self.pool(layers.MaxPool, input, kernel_size, stride, padding=padding)
 
     def op_avg_pool2d(self, input, kernel_size, stride, padding, divisor_override, **_) -> Value:
         if self.square(padding=padding)["padding"] or divisor_override:
             self.refuse("there is padding, or another divisor", "leave it out")
-        return self.pool(AveragePool, input, kernel_size, stride)
+        return self.pool(layers.AveragePool, input, kernel_size, stride)
 
     def pool(self, kind: type[Layer], input, size, stride, **further) -> Value:
         sizes = self.square(size=size, stride=stride or size, **further)
@@ -452,11 +405,11 @@ class Reader:
         return self.global_pool(self.maps(input))
 
     def global_pool(self, source: Value) -> Value:
-        pooled = self.add(GlobalAvgPool, self.named("pool"), [source], self.shapes[source.source][:1])
+        pooled = self.add(layers.GlobalAvgPool, self.named("pool"), [source], self.shapes[source.source][:1])
         return Value(pooled.source, _shape_of(self.node))
 
     def op_dropout(self, input, p, train) -> Value:
-        return self.alike(Dropout, self.ready(input), rate=p) if train and p else input
+        return self.alike(layers.Dropout, self.ready(input), rate=p) if train and p else input
 
     def op_linear(self, input, weight, bias) -> Value:
         if not isinstance(weight, Value) or not weight.is_parameter or len(weight.shape) != 2:
@@ -465,15 +418,15 @@ class Reader:
         if self.tokens and weight.source in self.embeddings:
             name, further = self.named("head"), {"embedding": self.embeddings[weight.source], "bias": bias is not None}
             self.weights |= {f"{name}.bias": bias} if bias is not None else {}
-            return self.of_rows(TiedHead, name, input, features, **further)
+            return self.of_rows(layers.TiedHead, name, input, features, **further)
         name = self.parameters("linear", weight, bias)
         fields = {"out_features": features, "bias": bias is not None}
         if self.tokens:
-            return self.of_rows(Linear, name, input, features, **fields)
+            return self.of_rows(layers.Linear, name, input, features, **fields)
         source = self.ready(input)
         if source.positions is not None or source.shape != (self.num_samples, math.prod(self.shapes[source.source])):
             self.refuse("it does not read all features of a sample", "flatten maps before it")
-        return self.add(Linear, name, [source], (features,), **fields)
+        return self.add(layers.Linear, name, [source], (features,), **fields)
 
     def op_addmm(self, input, mat1, mat2, beta, alpha) -> Value:
         if (beta, alpha) != (1, 1) or not isinstance(mat2, Value):
@@ -492,12 +445,12 @@ class Reader:
             self.refuse("it does not read the tokens as they are", "let it read the samples")
         name, self.vocabulary = self.parameters("embedding", weight), weight.shape[0]
         self.embeddings[weight.source] = name
-        return self.add(Embedding, name, [indices], self.shape(), features=weight.shape[1])
+        return self.add(layers.Embedding, name, [indices], self.shape(), features=weight.shape[1])
 
     def op_layer_norm(self, input, normalized_shape, weight, bias, eps, **_) -> Value:
         if weight is None or bias is None or tuple(normalized_shape) != _shape_of(self.node)[-1:]:
             self.refuse("weights are left out, or it is over more than features", "use LayerNorm(features)")
-        return self.of_rows(LayerNorm, self.parameters("norm", weight, bias), input, weight.shape[0], eps=eps)
+        return self.of_rows(layers.LayerNorm, self.parameters("norm", weight, bias), input, weight.shape[0], eps=eps)
 
     def op_scaled_dot_product_attention(
         self, query, key, value, attn_mask, dropout_p, is_causal, scale=None, enable_gqa=False
@@ -505,13 +458,11 @@ class Reader:
         parts = [self.ready(part) for part in (query, key, value)]
         if dropout_p:
             self.refuse("attention has dropout", "set that to 0 (attn_pdrop, attention_probs_dropout_prob)")
+        if any(p.shape != parts[0].shape for p in parts) or len(parts[0].shape) != 4 or enable_gqa:
+            self.refuse("queries, keys and values differ in shape, or have no axis of heads", "give each head its own")
         _, heads, length, width = parts[0].shape
-        usual = scale is None or math.isclose(scale, width**-0.5)
-        if any(p.shape != parts[0].shape for p in parts) or enable_gqa or not usual:
-            self.refuse(
-                "queries, keys and values differ in shape, or their scale is another one",
-                f"give each head its own, and scale by 1 / sqrt({width})",
-            )
+        if scale is not None and not math.isclose(scale, width**-0.5):
+            self.refuse(f"products are scaled by {scale:g}", f"scale by 1 / sqrt({width})")
         features, joint = heads * width, len({part.source for part in parts}) == 1
         row = 3 * features if joint else features
         place = torch.arange(self.num_samples * length * row).view(self.num_samples, length, row)
@@ -524,7 +475,7 @@ class Reader:
                 )
         causal = is_causal if attn_mask is None else self.is_causal(attn_mask, length)
         sources, shape = parts[:1] if joint else parts, (length, features)
-        made = self.add(Attention, self.named("attention"), sources, shape, heads=heads, causal=causal)
+        made = self.add(layers.Attention, self.named("attention"), sources, shape, heads=heads, causal=causal)
         return made.moved(made.at.unflatten(-1, (heads, width)).transpose(1, 2))
 
     def is_causal(self, mask: Any, length: int) -> bool:

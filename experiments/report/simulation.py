@@ -22,7 +22,7 @@ from ..tables import Column, text_table
 from ..tables.columns import USABLE, number_column, percent_column, time_column
 from ..tables.numbers import percent
 from .figures import simulated, style
-from .figures.chart import drawn
+from .figures.chart import Chart, drawn
 from .files import chosen_plan
 from .render_json import plain_row
 from .words import plan_title
@@ -44,10 +44,15 @@ class Simulated:
     def _asked(self) -> tuple:
         return self.threads, self.machine, self.models, self.seed
 
+    @property
+    def chart(self) -> Chart:
+        """Predicted speedup, measured points and bounds."""
+        return simulated.chart(self.sweep, self.plan_id, *self._asked)
+
     def figure(self, column: str = "double", title: bool = True) -> Figure:
-        """Draw the predicted speedup beside measured points and bounds."""
+        """Draw the chart."""
         with style.in_style():
-            return drawn(simulated.chart(self.sweep, self.plan_id, *self._asked), column, title)
+            return drawn(self.chart, column, title)
 
     @property
     def caption(self) -> str:

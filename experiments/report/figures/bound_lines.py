@@ -37,7 +37,8 @@ def bound_rows(limits: pd.DataFrame, models: Iterable[ModelSpec], kind: str = "s
         Look of each name.
     """
     held = {bound_of(model) for model in models if not (model.is_gpu or model.is_peer)}
-    wanted = [n for n in _DASHES if n in {"area", *held} or (n == "brent" and "taskgraph" in held)]
+    area = {"area"} if held else set()
+    wanted = [n for n in _DASHES if n in {*area, *held} or (n == "brent" and "taskgraph" in held)]
     limits = limits.sort_values(x) if len(limits) else limits
     lines: list[tuple[list[str], pd.DataFrame]] = []
     for name in wanted:

@@ -229,7 +229,7 @@ def drawn(chart: Chart, column: str = "double", title: bool = True, ax: Any = No
     ends = _ends(chart.panels) if chart.same_scale else None
     for number, (axis, panel) in enumerate(zip(axes, chart.panels, strict=True)):
         if panel.title:
-            panel_title(axis, textwrap.fill(panel.title, max(8, int(room / 0.065) - 4)))
+            panel_title(axis, _wrapped(panel.title, max(8, int(room / 0.065) - 4)))
         if panel.paint:
             panel.paint(axis, column)
             continue
@@ -238,11 +238,11 @@ def drawn(chart: Chart, column: str = "double", title: bool = True, ax: Any = No
         if in_rows:
             value_axis(axis, "x", panel.scale, *limits, most)
             _draw_rows(axis, chart, panel, lists[number], column)
-            axis.set_xlabel(textwrap.fill(panel.label, int(room / 0.055)), fontsize=8 if column == "double" else 6.5)
+            axis.set_xlabel(_wrapped(panel.label, int(room / 0.055)), fontsize=8 if column == "double" else 6.5)
         else:
             _draw_lines(axis, chart, panel, number)
             if panel.label and axis.get_ylabel():
-                axis.set_ylabel(textwrap.fill(panel.label, int(height / 0.075)))
+                axis.set_ylabel(_wrapped(panel.label, int(height / 0.075)))
             value_axis(axis, "y", panel.scale, *limits, 6)
         if panel.scale == "ratio":
             equivalence_band(axis, "x" if in_rows else "y")
@@ -256,6 +256,11 @@ def drawn(chart: Chart, column: str = "double", title: bool = True, ax: Any = No
         add_legend(figure, column, handles)
     write_lines(figure, ["; ".join(chart.facts)] if title and chart.facts else [], column)
     return finish(figure)
+
+
+def _wrapped(text: str, width: int) -> str:
+    """Return a text in lines of so many letters; a longer word stays whole."""
+    return textwrap.fill(text, width, break_long_words=False, break_on_hyphens=False)
 
 
 def row_list(rows: pd.DataFrame) -> list[tuple[str, str]]:
@@ -371,7 +376,7 @@ def _draw_rows(axis, chart: Chart, panel: Panel, places: Sequence[tuple[str, str
         low, high = panel.limits
         usable = bool(row.get("usable", True)) if row.get("usable") == row.get("usable") else True
         if not low <= row["value"] <= high and math.isfinite(row["value"]):
-            _draw_arrow(axis, row["value"], place, axis.get_xlim(), look.color)
+            _draw_arrow(axis, row["value"], place, row["value"] > high, look.color)
             if not usable:
                 cross_out(axis, [min(max(row["value"], low), high)], [place])
             continue
@@ -405,12 +410,13 @@ def _mark(look: ModelStyle, hollow: bool = False) -> dict[str, Any]:
     return {"markersize": 4, **marker_look(look, hollow)}
 
 
-def _draw_arrow(axis, value: float, place: float, limits: tuple[float, float], color: object) -> None:
-    """Write a value beyond the limits at the edge, with an arrow that leads there."""
-    edge, inward = limits[int(value > limits[1])], 0.12 * (limits[1] - limits[0]) * (-1 if value > limits[1] else 1)
-    look = {"arrowprops": {"arrowstyle": "->", "color": color, "linewidth": 0.8}, "fontsize": 6.5, "color": color}
-    side = "right" if value > limits[1] else "left"
-    axis.annotate(f"{value:.2f}", (edge, place), (edge + inward, place), ha=side, va="center", **look)
+def _draw_arrow(axis, value: float, place: float, above: bool, color: object) -> None:
+    """Write a value beyond the limits at its edge, with an arrow that leads there."""
+    edge, text = (1, 0.86) if above else (0, 0.14)
+    across = axis.get_yaxis_transform()
+    look = {"arrowprops": {"arrowstyle": "->", "color": color, "linewidth": 0.8}, "fontsize": 6.5, "va": "center"}
+    where = {"xycoords": across, "textcoords": across, "ha": "right" if above else "left"}
+    axis.annotate(f"{value:.2f}", (edge, place), (text, place), **where, **look)
 
 
 def _handles(chart: Chart, in_rows: bool) -> list[Any]:
@@ -418,7 +424,8 @@ def _handles(chart: Chart, in_rows: bool) -> list[Any]:
     shown: dict[Any, bool] = {}
     for panel in (panel for panel in chart.panels if not panel.paint):
         alone = in_rows and chart.dodged and _marks_in_row(chart, panel) == 1
-        for model, x in zip(panel.rows["model"], panel.rows["x"], strict=True):
+        rows = panel.rows[panel.rows["value"].notna()]
+        for model, x in zip(rows["model"], rows["x"], strict=True):
             if not (alone and _is_mark(chart, model) and x == x):
                 shown[model] = shown.get(model, False) or x == x
     handles = []

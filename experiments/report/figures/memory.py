@@ -22,7 +22,7 @@ RANK, ONE_FOR = 3.1, "network"
 PLANNED, UNFIT = "planned", "not run"
 MACHINE, ALLOWED = "the machine's memory", "the run's limit"
 RED, NEAR = "#c03030", 8  # a limit farther above what was measured is written next to the axis
-LOOKS = {PLANNED: ModelStyle(GREY, "", "--"), UNFIT: ModelStyle(GREY, "x", "none")}
+LOOKS = {PLANNED: ModelStyle(GREY, "", "--"), UNFIT: ModelStyle(GREY, "X", "none")}
 LIMITS = {MACHINE: ModelStyle(RED, "", "-"), ALLOWED: ModelStyle(RED, "", ":")}
 
 

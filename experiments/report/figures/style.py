@@ -26,6 +26,7 @@ from matplotlib.figure import Figure
 from matplotlib.font_manager import FontProperties, findfont
 from matplotlib.lines import Line2D
 from matplotlib.texmanager import TexManager
+from matplotlib.text import Text
 
 from ....cython_src.errors import UsageError
 from ...analysis.names import model_label, model_rank
@@ -55,6 +56,7 @@ LINES = ("-", "--", "-.", ":")
 CROSS = {"marker": "x", "color": "black", "markeredgewidth": 0.9}
 CROSSED = "not usable"
 LETTER_IN, ENTRY_IN = 0.052, 0.45  # widths of a letter of a legend, and of a handle with what lies between columns
+MANY = 12  # entries of a legend, of which more are written smaller in a single column
 BESIDE_IN, LINE_IN = 0.95, 0.14  # inches of title, legend and axis, and of each further line of them
 
 
@@ -227,7 +229,7 @@ def add_legend(
     """Add one legend for all panels below them, in as many columns as its names leave room for."""
     if any(line.get_gid() == CROSSED and len(line.get_xdata()) for axis in figure.axes for line in axis.lines):
         handles = [*handles, Line2D([], [], linestyle="none", markersize=6, label=CROSSED, **CROSS)]
-    size, wrapped = (7, 60) if column == "double" else (6.5, 30)
+    size, wrapped = (7, 60) if column == "double" else (6.5 if len(handles) <= MANY else 6, 30)
     names = [handle.get_label() for handle in handles]
     texts = [name if "\n" in name else textwrap.fill(name, wrapped) for name in names]
     lengths = [max(map(len, text.split("\n"))) for text in texts]
@@ -259,6 +261,12 @@ def finish(figure: Figure, title: bool = True) -> Figure:
         figure.suptitle("")
     figure.draw_without_rendering()
     figure.set_layout_engine("none")
+    for axis in figure.axes:
+        names = {axis.get_title(loc="left"), axis.get_xlabel()} - {""}
+        for text in axis.findobj(lambda artist, names=names: isinstance(artist, Text) and artist.get_text() in names):
+            beyond = text.get_window_extent().x1 - figure.bbox.x1  # of a panel that is narrow beside long names
+            if beyond > 0:
+                text.set_x(text.get_position()[0] - beyond / axis.bbox.width)
     return figure
 
 
@@ -292,13 +300,8 @@ def model_handles(
 
 
 def figure_path(folder: str | os.PathLike, stem: str, column: str, kind: str, out: str | None) -> Path:
-    """Return where a figure is written that a command was asked for: to `out`, or below its folder by its name.
-
-    Raises
-    ------
-    UsageError
-        The folder of `out` is not there.
-    """
+    """Return where a figure is written that a command was asked for: to `out`, whose folder must be there, or below its
+    folder by its name."""
     if out and not Path(out).parent.is_dir():
         raise UsageError(f"--file must be in a folder that is there, got {out!r}; make the folder first")
     return Path(out) if out else Path(folder) / FIGURE_FOLDER / f"{stem}{'-single' * (column == 'single')}.{kind}"

@@ -136,6 +136,8 @@ def test_memory_over_the_batch_is_that_of_the_table():
     libraries, graph = 40_000_000, 100_000
     wanted = {(float(b), (libraries + graph * (b < 64)) / 2**20 + 1 + b) for b in plans}
     assert {(16.0, 128.0), (32.0, 256.0)} | {max(wanted)} == drawn_points(axis)
+    grey = {line.get_marker() for line in axis.lines if line.get_color() == "0.45"}
+    assert "X" in grey and "x" not in grey  # a stroke would be its white edge alone
     dashed = next(line for line in axis.lines if line.get_linestyle() == "--" and line.get_color() == "0.45")
     assert set(zip(map(float, dashed.get_xdata()), dashed.get_ydata(), strict=True)) == wanted
     assert any(np.allclose(line.get_ydata(), 2**13) for line in axis.lines)

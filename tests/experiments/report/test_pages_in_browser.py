@@ -30,6 +30,14 @@ const wide = document.documentElement.clientWidth;
 return [...document.querySelectorAll("td, th, svg")].filter(e => !e.closest("nav")
   && e.getBoundingClientRect().right > wide + 1).map(e => e.outerHTML.slice(0, 80));
 """
+# First columns that go away where a table is scrolled sideways.
+FIRST_MOVED = """
+const wide = [...document.querySelectorAll(".wide")];
+const boxes = wide.filter(e => e.scrollWidth > e.clientWidth && e.querySelector("td"));
+boxes.forEach(e => e.scrollLeft = e.scrollWidth);
+return boxes.filter(e => e.clientWidth && Math.abs(e.querySelector("td").getBoundingClientRect().left
+  - e.getBoundingClientRect().left) > 1).map(e => e.ariaLabel);
+"""
 NAMELESS = """
 return [...document.querySelectorAll("img, svg[role], canvas, iframe, body > * svg:not(svg svg)")].filter(e =>
   !(e.getAttribute("aria-label") || e.getAttribute("alt") || e.title || "").trim()).map(e => e.outerHTML.slice(0, 80));
@@ -99,6 +107,7 @@ def test_nothing_sticks_out_of_the_page(name, width, browser, pages):
     if width < 500:
         boxes = "return [...document.querySelectorAll('.wide')].filter(e => e.scrollWidth > e.clientWidth + 1).length"
         assert browser.execute_script(boxes) > 0
+        assert browser.execute_script(FIRST_MOVED) == []
     assert browser.execute_script("return document.querySelectorAll('table').length") == browser.execute_script(
         "return document.querySelectorAll('.wide > table').length"
     )

@@ -25,13 +25,16 @@ from forktask.experiments.report import figures
 from forktask.experiments.report.exports import latex_tables, sample_frame
 from forktask.experiments.report.figures.axes import series
 from forktask.experiments.report.figures.bound_lines import bound_rows
+from forktask.experiments.report.figures.chart import Chart, Panel, drawn
 from forktask.experiments.report.figures.style import (
     CROSSED,
     FORMATS,
     TALLEST_IN,
     ModelStyle,
+    finish,
     in_style,
     new_figure,
+    panel_title,
     save,
 )
 from forktask.experiments.report.render_text import render_answers
@@ -521,3 +524,45 @@ def test_what_a_style_asks_for_and_is_missing_is_said_once(style, said, tmp_path
     )
     assert done.returncode == 0, done.stderr
     assert done.stderr.count("\n") == 1 and said in done.stderr
+
+
+def dots(values, **arguments):
+    """A chart of named rows with a value each."""
+    rows = pd.DataFrame(
+        {"model": list(values), "x": list(values), "value": list(values.values()), "low": math.nan, "high": math.nan}
+    )
+    styles = {name: ModelStyle("0.3", "o", "-") for name in values}
+    return Chart([Panel(rows, **arguments)], styles=styles)
+
+
+def test_arrows_lead_to_the_side_where_the_value_is():
+    """Check values just beyond the limits, which axes may reach."""
+    chart = dots({"low": 0.6, "one": 1.0, "high": 1.58}, label="ratio", scale="ratio", limits=(2 / 3, 1.5))
+    with in_style():
+        (axis,) = drawn(chart, "single").axes
+    assert {text.get_text(): text.xy[0] for text in axis.texts} == {"0.60": 0, "1.58": 1}
+
+
+def test_a_title_keeps_its_words_and_a_legend_names_what_is_drawn():
+    """Check a long word in a narrow panel, and a line without values."""
+    first, second = (dots({"a row with a long name": 1.0}, label="time", title="forkjoin, persistent").panels * 2)[:2]
+    nothing = pd.DataFrame({"model": ["bound"], "x": [math.nan], "value": [math.nan], "low": [1.0], "high": [1.0]})
+    second = replace(second, rows=pd.concat([second.rows, nothing]))
+    styles = {"a row with a long name": ModelStyle("0.3", "o", "-"), "bound": ModelStyle("0.3", "", "-")}
+    with in_style():
+        figure = drawn(Chart([first, second], styles=styles), "single")
+    assert all("persistent" in axis.get_title(loc="left").split("\n")[-1] for axis in figure.axes)
+    assert not figure.legends
+
+
+def test_names_of_a_panel_beside_long_names_are_not_cut():
+    """Check title and name of the axis of a panel that is narrower than they are."""
+    with in_style():
+        figure, (axis, other) = new_figure("single", 2)
+        for one in (axis, other):
+            one.set_yticks([0], ["a name of a row that takes half of it"])
+            one.set_xlabel("time in the serial step (ms), or another name")
+            panel_title(one, "arithmetic under the roofs, a title")
+        finish(figure)
+    named = [text for one in figure.axes for text in (one._left_title, one.xaxis.label)]
+    assert max(text.get_window_extent().x1 for text in named) <= figure.bbox.x1
