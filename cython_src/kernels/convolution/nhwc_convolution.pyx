@@ -630,7 +630,8 @@ cdef void weight_piece(const Convolution *c, const Loops *loops, const float *dy
                 t.pixel = move * copied
                 t.row = <Py_ssize_t> move * columns * copied
                 t.image = <Py_ssize_t> height * columns * copied
-                t.m = copied * k if place.joined else copied
+                # Rows of channels that exist, in whole tiles of eight; the sums of others stay zero.
+                t.m = copied * k if place.joined else min(copied, (i1 - i0 - u + 7) // 8 * 8)
                 for chunk in range(chunks):
                     t.width = 32 if o1 - o0 - 32 * chunk > LANES else LANES
                     t.b = packed_dy + chunk * place.gradient_size

@@ -9,6 +9,8 @@
 /* Registers: `groups` x 4 pixels x `vectors` sums, one column vector of b each, one broadcast. */
 #define PANEL_VECTORS 2                  /* vectors of columns at a time: of AVX-512 two panels */
 #define WIDE_GROUPS   BY_ISA(1, 1, 1, 3) /* groups at a time with them */
+#define MOST_VECTORS  3  /* of columns; three take fewer instructions for each multiply-add, and two groups */
+#define LONG_SUM      64 /* terms from which on that pays */
 #define NARROW        BY_ISA(2, 2, 2, 1)
 #define NARROW_GROUPS BY_ISA(1, 1, 1, 6)
 #define OUTER_ROWS    BY_ISA(4, 4, 4, 8)
@@ -45,14 +47,17 @@ INLINE void store_tile(const ProductTask *t, const PixelGroup *g, const int grou
 INLINE void product_tile(const ProductTask *t, const PixelGroup *g, const int groups, int column, const int vectors,
                          ptrdiff_t input, const PixelGroup *next)
 {
-    Vec acc[NARROW_GROUPS * GROUP_PIXELS * 2];
+    Vec acc[NARROW_GROUPS * GROUP_PIXELS * MOST_VECTORS];
     const float *b = t->b + column / LANES * t->panel + column % LANES;
     const ptrdiff_t pixel = t->pixel;
     const int k = t->k;
-    /* The lines that will be written are on their way while the sums are taken. */
-    UNROLL for (int i = 0; i < groups; i++) UNROLL for (int r = 0; r < GROUP_PIXELS; r++)
-        UNROLL for (int v = 0; v < vectors; v++)
-            __builtin_prefetch(t->c + g[i].c + r * t->out_pixel + column + v * VL, 1);
+    /* The lines that the tile after the next one writes are on their way while the sums are taken: few terms do not take as
+     * long as an access to memory. */
+    const PixelGroup *later = g + 2 * groups;
+    if (later + groups <= t->groups + t->num_groups + t->more_groups)
+        UNROLL for (int i = 0; i < groups; i++) UNROLL for (int r = 0; r < GROUP_PIXELS; r++)
+            UNROLL for (int v = 0; v < vectors; v++)
+                __builtin_prefetch(t->c + later[i].c + r * t->out_pixel + column + v * VL, 1, 2);
     UNROLL for (int i = 0; i < groups * GROUP_PIXELS * vectors; i++) acc[i] = (Vec){0};
     for (int tap = 0; tap < t->num_taps; tap++) {
         const float *bt = b + t->taps[tap].b;
@@ -64,7 +69,7 @@ INLINE void product_tile(const ProductTask *t, const PixelGroup *g, const int gr
                 UNROLL for (int i = 0; i < groups; i++) UNROLL for (int r = 0; r < GROUP_PIXELS; r++)
                     __builtin_prefetch(t->a + input + next[i].a + t->taps[tap].a + line + r * pixel, 0, 2);
             for (int j = 0; j < terms; j++) {
-                Vec w[2];
+                Vec w[MOST_VECTORS];
                 UNROLL for (int v = 0; v < vectors; v++) w[v] = load(bt + v * VL / LANES * t->panel + v * VL % LANES);
                 UNROLL for (int i = 0; i < groups; i++) UNROLL for (int r = 0; r < GROUP_PIXELS; r++)
                 {
@@ -93,7 +98,7 @@ INLINE void product_tile(const ProductTask *t, const PixelGroup *g, const int gr
         }
         return;
     }
-    float sums[NARROW_GROUPS * GROUP_PIXELS * 2 * VL] __attribute__((aligned(64)));
+    float sums[NARROW_GROUPS * GROUP_PIXELS * MOST_VECTORS * VL] __attribute__((aligned(64)));
     UNROLL for (int i = 0; i < groups * GROUP_PIXELS * vectors; i++) * (Vec *)(sums + i * VL) = acc[i];
     store_tile(t, g, groups, column, vectors, sums);
 }
@@ -112,6 +117,15 @@ static __attribute__((noinline)) void wide_tiles(const ProductTask *t, int colum
         product_tile(t, t->groups + g, 1, column, PANEL_VECTORS, input, NULL);
 }
 
+static __attribute__((noinline)) void three_tiles(const ProductTask *t, int column, ptrdiff_t input)
+{
+    int g = 0;
+    for (; g + 2 <= t->num_groups; g += 2)
+        product_tile(t, t->groups + g, 2, column, 3, input, NEXT(2));
+    if (g < t->num_groups)
+        product_tile(t, t->groups + g, 1, column, 3, input, NULL);
+}
+
 static __attribute__((noinline)) void narrow_tiles(const ProductTask *t, int column, ptrdiff_t input)
 {
     int g = 0;
@@ -123,19 +137,30 @@ static __attribute__((noinline)) void narrow_tiles(const ProductTask *t, int col
         product_tile(t, t->groups + g, 1, column, NARROW, input, NEXT(1));
 }
 
+/* How many panels from p on are multiplied at once: three, two, or one, of those that read the same input. */
+INLINE int panels_at_once(const ProductTask *t, int p)
+{
+    int same = 1;
+    while (same < 5 && p + same < t->num_panels && (!t->panel_input || t->panel_input[p + same] == t->panel_input[p]))
+        same++;
+    const int three = same == 3 || (same == 5 && t->num_taps * t->k >= LONG_SUM);
+    return three ? 3 : same < 2 ? 1 : 2;
+}
+
 static void product(const ProductTask *t)
 {
-    for (int p = 0; p < t->num_panels; p++) {
+    for (int p = 0, panels; p < t->num_panels; p += panels) {
         const ptrdiff_t input = t->panel_input ? t->panel_input[p] : 0;
-        if (NARROW == PANEL_VECTORS) {
+        panels = NARROW == PANEL_VECTORS ? 1 : panels_at_once(t, p);
+        if (NARROW == PANEL_VECTORS)
             for (int column = 0; column < LANES; column += PANEL_VECTORS * VL)
                 wide_tiles(t, p * LANES + column, input);
-        } else if (p + 1 < t->num_panels && (!t->panel_input || t->panel_input[p + 1] == input)) {
+        else if (panels == 3)
+            three_tiles(t, p * LANES, input);
+        else if (panels == 2)
             wide_tiles(t, p * LANES, input);
-            p++; /* two panels at once */
-        } else {
+        else
             narrow_tiles(t, p * LANES, input);
-        }
     }
 }
 

@@ -45,8 +45,7 @@ cdef int depthwise_forward(const void *args, Py_ssize_t block, const TaskContext
     cdef DepthwiseScratch place
     cdef int c, count = a.box.c1 - a.box.c0
     set_windows(&task, a.input, &a.in_map, a.output, &a.out_map, False, &a.window, &a.box)
-    place = depthwise_forward_scratch(count, task.kernel, task.stride, a.bias != NULL,
-                                      a.in_map.width * task.pitch if a.input_scale != NULL else 0, a.in_map.height)
+    place = depthwise_scratch(count, task.kernel, a.bias != NULL)
     task.weight = pack(a.micro, &task, a.weight, &a.box, False, scratch + place.weight)
     if a.bias != NULL:
         bias = scratch + place.bias
@@ -57,7 +56,7 @@ cdef int depthwise_forward(const void *args, Py_ssize_t block, const TaskContext
         task.scale = a.input_scale + a.box.c0
         task.shift = a.input_shift + a.box.c0
         task.in_activation = a.input_activation
-        task.staged = scratch + place.inputs
+        task.large_halo = 0  # of zeros, which are none once they are normalised
     if a.statistics == NULL:
         task.activation = a.activation
     else:
@@ -112,7 +111,7 @@ cdef int depthwise_backward_weights(const void *args, Py_ssize_t block, const Ta
     cdef int n, y, x, c, taps = a.window.kernel * a.window.kernel, count = a.box.c1 - a.box.c0
     cdef Py_ssize_t first = a.partial * a.gradient_map.channels + a.box.c0
     set_windows(&task, a.input, &a.in_map, a.gradient, &a.gradient_map, False, &a.window, &a.box)
-    place = depthwise_weights_scratch(count, task.kernel, a.bias_output != NULL)
+    place = depthwise_scratch(count, task.kernel, a.bias_output != NULL)
     nhwc_depthwise_loops(a.micro).backward_weights(&task, scratch + place.sums)
     store_sums(scratch + place.sums, taps, count, a.accumulate, a.output + first * taps)
     if a.bias_output != NULL:
@@ -144,9 +143,8 @@ cdef int depthwise_norm_backward(const void *args, Py_ssize_t block, const TaskC
     a.box.y0, a.box.y1 = 0, small.height
     rows.y0, rows.y1 = 0, large.height
     set_windows(&task.window, a.input, large, a.result, small, False, &a.window, &a.box)
-    place = depthwise_backward_scratch(
-        count, kernel, a.window.stride, a.input_scale != NULL, large.width * task.window.pitch, large.height,
-        small.width * task.window.pitch, small.height)
+    place = depthwise_backward_scratch(count, kernel, a.window.stride, large.width * task.window.pitch,
+                                       small.width * task.window.pitch, small.height)
     task.sums = scratch + place.sums
     task.weight = pack(a.micro, &task.window, a.weight, &a.box, a.window.stride == 1, scratch + place.weight)
     task.staged = scratch + place.gradients
@@ -154,7 +152,7 @@ cdef int depthwise_norm_backward(const void *args, Py_ssize_t block, const TaskC
         task.window.scale = a.input_scale + c0
         task.window.shift = a.input_shift + c0
         task.window.in_activation = a.input_activation
-        task.window.staged = scratch + place.inputs
+        task.window.large_halo = 0
         task.mean = a.input_mean + c0
         task.inv_std = a.input_inv_std + c0
         task.partials = a.statistics + a.partial * 2 * large.pitch + c0
@@ -254,37 +252,30 @@ def _norm_backward_reference(operands, attributes, bounds, iteration):
         sums[0], sums[1] = dx.sum(axis=(0, 1, 2)), (dx * xhat).sum(axis=(0, 1, 2))
 
 
-def _forward_scratch(attributes, bounds, operands):
-    row = attributes["in_width"] * attributes["out_pitch"] if "input_scale" in operands else 0
-    return sizeof(float) * depthwise_forward_scratch(
-        longest(bounds, "c"), attributes["kernel"], attributes["stride"], "bias" in operands, row,
-        attributes["in_height"]).end
-
-
-def _weights_scratch(attributes, bounds, operands):
-    return sizeof(float) * depthwise_weights_scratch(
-        longest(bounds, "c"), attributes["kernel"], "bias_output" in operands).end
+def _scratch(attributes, bounds, operands):
+    return sizeof(float) * depthwise_scratch(
+        longest(bounds, "c"), attributes["kernel"], "bias" in operands or "bias_output" in operands).end
 
 
 def _norm_backward_scratch(attributes, bounds, operands):
+    pitch = attributes["in_pitch"]
     return sizeof(float) * depthwise_backward_scratch(
-        longest(bounds, "c"), attributes["kernel"], attributes["stride"], "input_scale" in operands,
-        attributes["in_width"] * attributes["out_pitch"], attributes["in_height"],
-        attributes["out_width"] * attributes["out_pitch"], attributes["out_height"]).end
+        longest(bounds, "c"), attributes["kernel"], attributes["stride"], attributes["in_width"] * pitch,
+        attributes["out_width"] * pitch, attributes["out_height"]).end
 
 
 # statistics: those of the block before the activation, as nhwc_norm_statistics writes them, in its `partial`.
 implement(KERNELS, "nhwc_depthwise_forward", _forward_reference, <uintptr_t> &depthwise_forward,
-          scratch_bytes=_forward_scratch)
+          scratch_bytes=_scratch)
 # The input is activation(input_scale input + input_shift).
 implement(KERNELS, "nhwc_norm_depthwise", _forward_reference, <uintptr_t> &depthwise_forward,
-          scratch_bytes=_forward_scratch)
+          scratch_bytes=_scratch)
 # bounds: rows of the input's gradient.
 implement(KERNELS, "nhwc_depthwise_backward_data", _backward_data_reference, <uintptr_t> &depthwise_backward_data,
-          scratch_bytes=_forward_scratch)
+          scratch_bytes=_scratch)
 # output: (num_partials, channels, kernel^2), bias_output: (num_partials, channels). bounds: rows of dy.
 implement(KERNELS, "nhwc_depthwise_backward_weights", _backward_weights_reference,
-          <uintptr_t> &depthwise_backward_weights, scratch_bytes=_weights_scratch)
+          <uintptr_t> &depthwise_backward_weights, scratch_bytes=_scratch)
 # gradient: of activation(scale result + shift), `result` being the convolution's output; mean, coefficients: as in
 # nhwc_norm_backward_apply. The convolution's input is `input`, or `input` normalised (input_scale, input_shift,
 # ...); output is its gradient. statistics (num_partials, 2, pitch) are those of nhwc_norm_backward_statistics.

@@ -23,16 +23,40 @@ static void depthwise_pack(const float *weight, int channels, int padded, int ta
                     kx++) if (q = (j - kx) / S,               \
                               i >= ky && (i - ky) % S == 0 && r < R && j >= kx && (j - kx) % S == 0 && q < T)
 
+/* What becomes of a vector of the input's channels where it is loaded: `NORM`, a constant, says whether anything does. The
+ * norm is computed anew for each tile that reads a pixel, 2.25 times with tiles of 4 x 4: that takes less time than
+ * to write normalised rows and to read them again. */
+typedef struct Normaliser {
+    Vec scale, shift, low, high;
+} Normaliser;
+
+INLINE Normaliser normaliser(const WindowTask *t, int c, const int NORM)
+{
+    const int activation = t->in_activation;
+    return NORM ? (Normaliser){load(t->scale + c), load(t->shift + c), splat(activation ? 0 : -INFINITY),
+                               splat(activation == ACTIVATION_RELU6 ? 6 : INFINITY)}
+                : (Normaliser){{0}};
+}
+
+/* A NaN stays one; a zero may be negative, which no sum that starts with zero shows. */
+INLINE Vec load_input(const float *x, const Normaliser *f, const int NORM)
+{
+    Vec v = load(x);
+    return NORM ? minimum(f->high, maximum(f->low, f->scale * v + f->shift)) : v;
+}
+
 /* R rows x T columns of outputs of one vector of channels. Each output is summed over taps in their order, so the
  * shape of the tile does not show in the result. x: the first tap of the first output. */
-INLINE void depthwise_tile(const WindowTask *t, const float *x, const float *w, const float *bias, float *out,
-                           const int K, const int S, const int R, const int T, const int edge, const Part *part)
+INLINE void depthwise_tile(const WindowTask *t, int c, const float *x, float *out, const int NORM, const int K,
+                           const int S, const int R, const int T, const int edge, const Part *part)
 {
+    const float *w = t->weight + panel_offset(c, K * K);
+    const Normaliser norm = normaliser(t, c, NORM);
     const ptrdiff_t pitch = t->pitch, row = t->in.row, out_row = t->out.row;
     const int activation = t->activation, accumulate = t->accumulate;
     const int HELD = MICRO_ISA == AVX512 && K == 3; /* weights in registers */
     Vec sum[4][4], weight[9],
-        start = bias ? load(bias) : (Vec){0}; /* fixed sizes: only such arrays are kept in registers */
+        start = t->bias ? load(t->bias + c) : (Vec){0}; /* fixed sizes: only such arrays are kept in registers */
     UNROLL for (int r = 0; r < R; r++) UNROLL for (int q = 0; q < T; q++) sum[r][q] = start;
     if (HELD)
         UNROLL for (int k = 0; k < K * K; k++) weight[k] = load(w + k * LANES);
@@ -44,7 +68,7 @@ INLINE void depthwise_tile(const WindowTask *t, const float *x, const float *w, 
         {
             if (!readable(j, (T - 1) * S + K, edge, part))
                 continue;
-            Vec v = load(x + i * row + j * pitch);
+            Vec v = load_input(x + c + i * row + j * pitch, &norm, NORM);
             EACH_TAP(K, K)
             sum[r][q] += (HELD ? weight[HELD ? ky * 3 + kx : 0] : load(w + (ky * K + kx) * LANES)) * v;
         }
@@ -54,18 +78,21 @@ INLINE void depthwise_tile(const WindowTask *t, const float *x, const float *w, 
         Vec y = sum[r][q];
         if (activation)
             y = activation == ACTIVATION_RELU ? activated(y, ACTIVATION_RELU) : activated(y, ACTIVATION_RELU6);
-        store_or_add(out + r * out_row + q * pitch, y, accumulate);
+        store_or_add(out + c + r * out_row + q * pitch, y, accumulate);
     }
 }
 
 /* Add to the sums of KH rows of a kernel's taps what a tile of R x T outputs' gradients sends them. */
-INLINE void weights_tile(const WindowTask *t, const float *x, const float *dy, float *sums, const int KH, const int K,
-                         const int S, const int R, const int T, const int edge, const Part *part)
+INLINE void weights_tile(const WindowTask *t, int c, const float *x, const float *dy, float *sums, const int NORM,
+                         const int KH, const int K, const int S, const int R, const int T, const int edge,
+                         const Part *part)
 {
+    const Normaliser norm = normaliser(t, c, NORM);
     const ptrdiff_t pitch = t->pitch, row = t->in.row, out_row = t->out.row;
     Vec g[4][4], sum[9];
     UNROLL for (int k = 0; k < KH * K; k++) sum[k] = load(sums + k * LANES);
-    UNROLL for (int r = 0; r < R; r++) UNROLL for (int q = 0; q < T; q++) g[r][q] = load(dy + r * out_row + q * pitch);
+    UNROLL for (int r = 0; r < R; r++) UNROLL for (int q = 0; q < T; q++) g[r][q] =
+        load(dy + c + r * out_row + q * pitch);
     UNROLL for (int i = 0; i < (R - 1) * S + KH; i++)
     {
         if (i < part->i0 || i >= part->i1)
@@ -74,7 +101,7 @@ INLINE void weights_tile(const WindowTask *t, const float *x, const float *dy, f
         {
             if (!readable(j, (T - 1) * S + K, edge, part))
                 continue;
-            Vec v = load(x + i * row + j * pitch);
+            Vec v = load_input(x + c + i * row + j * pitch, &norm, NORM);
             EACH_TAP(KH, K)
             sum[ky * K + kx] += g[r][q] * v;
         }
@@ -87,7 +114,7 @@ INLINE void weights_tile(const WindowTask *t, const float *x, const float *dy, f
 typedef void Piece(const WindowTask *t, float *sums, int n, int y, int x);
 
 /* One output, any kernel and stride. */
-static void any_pixel(const WindowTask *t, float *sums, int n, int y, int x)
+INLINE void any_form(const WindowTask *t, float *sums, int n, int y, int x, const int NORM)
 {
     const int top = y * t->stride - t->padding, left = x * t->stride - t->padding;
     const float *in = t->in.p + n * t->in.image + top * t->in.row + left * t->pitch;
@@ -96,11 +123,12 @@ static void any_pixel(const WindowTask *t, float *sums, int n, int y, int x)
     clip(t, top, t->kernel, t->large_height, &part.i0, &part.i1);
     clip(t, left, t->kernel, t->large_width, &part.j0, &part.j1);
     for (int c = 0; c < t->channels; c += VL) {
+        const Normaliser norm = normaliser(t, c, NORM);
         Vec sum = t->bias ? load(t->bias + c) : (Vec){0};
         for (int ky = part.i0; ky < part.i1; ky++)
             for (int kx = part.j0; kx < part.j1; kx++) {
                 const ptrdiff_t tap = panel_offset(c, t->kernel * t->kernel) + (ky * t->kernel + kx) * LANES;
-                Vec v = load(in + ky * t->in.row + kx * t->pitch + c);
+                Vec v = load_input(in + ky * t->in.row + kx * t->pitch + c, &norm, NORM);
                 if (sums)
                     store(sums + tap, load(sums + tap) + load(out + c) * v);
                 else
@@ -112,6 +140,14 @@ static void any_pixel(const WindowTask *t, float *sums, int n, int y, int x)
             sum = t->activation == ACTIVATION_RELU ? activated(sum, ACTIVATION_RELU) : activated(sum, ACTIVATION_RELU6);
         store_or_add(out + c, sum, t->accumulate);
     }
+}
+
+static void any_pixel(const WindowTask *t, float *sums, int n, int y, int x)
+{
+    if (t->scale)
+        any_form(t, sums, n, y, x, 1);
+    else
+        any_form(t, sums, n, y, x, 0);
 }
 
 /* Prefetch what belongs to R x T windows from (y, x) on, channel c: some with each tile, since the processor keeps track of a
@@ -131,8 +167,8 @@ INLINE void ask_ahead(const WindowTask *t, int y, int x, int c, const int R, con
 }
 
 /* R x T outputs. */
-INLINE void depthwise_piece(const WindowTask *t, float *sums, int n, int y, int x, const int weights, const int K,
-                            const int S, const int R, const int T)
+INLINE void depthwise_piece(const WindowTask *t, float *sums, int n, int y, int x, const int NORM, const int weights,
+                            const int K, const int S, const int R, const int T)
 {
     const int KH = weights && K > 3 ? 1 : K; /* rows of taps whose sums fit into the registers */
     const int rows = (R - 1) * S + KH, columns = (T - 1) * S + K, left = x * S - t->padding;
@@ -150,16 +186,15 @@ INLINE void depthwise_piece(const WindowTask *t, float *sums, int n, int y, int 
         const int top = y * S - t->padding + ky;
         clip(t, top, rows, t->large_height, &part.i0, &part.i1);
         const float *in = t->in.p + n * t->in.image + top * t->in.row + left * t->pitch;
-#define TILES(EDGE)                                                                                                    \
-    for (int c = 0; c < t->channels; c += VL) {                                                                        \
-        if (weights)                                                                                                   \
-            weights_tile(t, in + c, out + c, sums + panel_offset(c, K * K) + ky * K * LANES, KH, K, S, R, T, EDGE,     \
-                         &part);                                                                                       \
-        else                                                                                                           \
-            depthwise_tile(t, in + c, t->weight + panel_offset(c, K * K), t->bias ? t->bias + c : NULL, out + c, K, S, \
-                           R, T, EDGE, &part);                                                                         \
-        if (ky == 0)                                                                                                   \
-            ask_ahead(t, y, x, c, R, T);                                                                               \
+#define TILES(EDGE)                                                                                                 \
+    for (int c = 0; c < t->channels; c += VL) {                                                                     \
+        if (weights)                                                                                                \
+            weights_tile(t, c, in, out, sums + panel_offset(c, K * K) + ky * K * LANES, NORM, KH, K, S, R, T, EDGE, \
+                         &part);                                                                                    \
+        else                                                                                                        \
+            depthwise_tile(t, c, in, out, NORM, K, S, R, T, EDGE, &part);                                           \
+        if (ky == 0)                                                                                                \
+            ask_ahead(t, y, x, c, R, T);                                                                            \
     }
         if (edge == EDGE_NONE) {
             TILES(EDGE_NONE)
@@ -185,7 +220,10 @@ typedef struct Pieces {
 #define PIECE(NAME, WEIGHTS, K, S, R, T)                                                              \
     static __attribute__((noinline)) void NAME(const WindowTask *t, float *sums, int n, int y, int x) \
     {                                                                                                 \
-        depthwise_piece(t, sums, n, y, x, WEIGHTS, K, S, R, T);                                       \
+        if (t->scale)                                                                                 \
+            depthwise_piece(t, sums, n, y, x, 1, WEIGHTS, K, S, R, T);                                \
+        else                                                                                          \
+            depthwise_piece(t, sums, n, y, x, 0, WEIGHTS, K, S, R, T);                                \
     }
 PIECE(forward_row, 0, 3, 1, 1, 4)
 PIECE(forward_two, 0, 3, 1, 2, 4)
@@ -311,52 +349,20 @@ INLINE ChannelPlane ring_plane(const Ring *r)
     return (ChannelPlane){r->p + (r->at - r->first) * r->row, 0, r->row};
 }
 
-INLINE Ring input_ring(const WindowTask *t, int strip)
-{
-    const int rows = input_ring_rows(strip, t->kernel, t->stride, t->large_height);
-    return (Ring){t->staged, t->large_width * t->pitch, rows, 0, 0, 0};
-}
-
-/* The task of rows [y, y + rows) of image n, on its normalised inputs, the missing ones of which are computed now. */
-INLINE WindowTask staged_rows(const WindowTask *t, Ring *ring, int n, int y, int rows)
-{
-    const int last = at_most(t->large_height, (y + rows - 1) * t->stride - t->padding + t->kernel);
-    const int todo = advance(ring, at_least(0, y * t->stride - t->padding), last);
-    WindowTask part = *t;
-    part.in = ring_plane(ring);
-    part.large_halo = 0;
-    NhwcTask norm = {.plane = {{t->in.p + n * t->in.image + todo * t->in.row, 0, t->in.row},
-                               {part.in.p + todo * ring->row, 0, ring->row}},
-                     .vector = {t->scale, t->shift},
-                     .pitch = t->pitch,
-                     .images = 1,
-                     .rows = last - todo,
-                     .pixels = t->large_width,
-                     .channels = t->channels,
-                     .activation = t->in_activation,
-                     .streamed = 1};
-    if (todo < last)
-        norm_apply(&norm);
-    return part;
-}
-
 /* depthwise_rows() on inputs as they are, or normalised; sums: of the weights' gradient. */
 static void depthwise_image(const WindowTask *t, const Pieces *pieces, float *sums, int n)
 {
     const int strip = strip_of(t), new_rows = t->kernel - t->stride - t->padding,
               ask = t->scale || (t->stride == 1 && from_memory(t));
-    Ring ring = input_ring(t, strip);
     for (int y = t->y0, rows; y < t->y1; y += rows) {
         rows = at_most(strip, t->y1 - y);
         WindowTask part = *t;
-        if (t->scale)
-            part = staged_rows(t, &ring, n, y, rows);
         part.y0 = y, part.y1 = y + rows;
-        /* With a stride a tile's inputs are many and come sooner unasked; staged ones are asked for where they are staged. */
-        if (ask && t->stride == 1)
-            add_ahead(&part, &t->in, n, (t->scale ? strip : pieces->rows) * t->stride + new_rows, t->stride, 0);
-        if (ask)
+        /* With a stride a tile's inputs are many and come sooner unasked. */
+        if (ask) {
+            add_ahead(&part, &t->in, n, pieces->rows * t->stride + new_rows, t->stride, 0);
             add_ahead(&part, &t->out, n, pieces->rows, 1, !sums);
+        }
         depthwise_rows(&part, pieces, sums, n);
         if (t->statistics && !sums)
             depthwise_statistics(t, n, y, y + rows);
@@ -413,7 +419,6 @@ static void depthwise_backward(const DepthwiseBackwardTask *t)
     if (w->scale)
         start_backward_statistics(w->channels, t->partials, t->partials_stride);
     for (int n = 0; n < w->images; n++) {
-        Ring inputs = input_ring(w, strip);
         gradients.first = gradients.last = 0;
         for (int y = 0, rows; y < w->small_height; y += rows) {
             rows = at_most(strip, w->small_height - y);
@@ -429,8 +434,6 @@ static void depthwise_backward(const DepthwiseBackwardTask *t)
                 norm_backward_apply(&norm);
 
             WindowTask part = *w;
-            if (w->scale)
-                part = staged_rows(w, &inputs, n, y, rows);
             part.out = gradient;
             part.y0 = y, part.y1 = y + rows;
             add_ahead(&part, &t->norm.plane[0], n, strip + small1 - y - rows, 1, 0);

@@ -7,7 +7,7 @@
 
 #include "cython_src/kernels/simd/lanes.h"
 
-/* A depthwise convolution between norms goes over its maps in strips of outputs. The rows of a map that it computes for
+/* A depthwise convolution between norms goes over its maps in strips of outputs. The rows of gradients that it computes for
  * itself lie in a ring, two strips' worth; one strip's inputs take no more floats than this, unless four rows do. */
 #define STRIP_FLOATS 16384
 
@@ -16,13 +16,6 @@ static inline int strip_rows(ptrdiff_t row, int kernel, int stride)
 {
     const int rows = ((int)(STRIP_FLOATS / row) - kernel) / stride + 1;
     return rows < 4 ? 4 : rows / 4 * 4;
-}
-
-/* Rows of the ring of normalised inputs of a map of `height` rows. */
-static inline int input_ring_rows(int strip, int kernel, int stride, int height)
-{
-    const int rows = 2 * ((strip - 1) * stride + kernel);
-    return rows < height ? rows : height;
 }
 
 /* Rows of the ring of gradients of the outputs. */
@@ -37,7 +30,6 @@ typedef struct DepthwiseScratch {
     ptrdiff_t sums;      /* of the weights' gradient */
     ptrdiff_t weight;    /* packed */
     ptrdiff_t bias;      /* padded; or sums of its gradient */
-    ptrdiff_t inputs;    /* ring of normalised inputs */
     ptrdiff_t gradients; /* ring of gradients of the outputs */
     ptrdiff_t end;
 } DepthwiseScratch;
@@ -48,22 +40,8 @@ static inline ptrdiff_t depthwise_weights(int channels, int taps)
     return (ptrdiff_t)taps * ((channels + LANES - 1) / LANES * LANES);
 }
 
-/* A block of `channels` channels, forward or the data gradient; in_row, in_height: floats of a row of inputs and their
- * number, 0 unless they are normalised. */
-static inline DepthwiseScratch depthwise_forward_scratch(int channels, int kernel, int stride, int has_bias,
-                                                         ptrdiff_t in_row, int in_height)
-{
-    DepthwiseScratch s = {0};
-    s.bias = depthwise_weights(channels, kernel * kernel);
-    s.inputs = s.bias + (has_bias ? depthwise_weights(channels, 1) : 0);
-    s.end = s.inputs;
-    if (in_row)
-        s.end += in_row * input_ring_rows(strip_rows(in_row, kernel, stride), kernel, stride, in_height);
-    return s;
-}
-
-/* The weight gradient. */
-static inline DepthwiseScratch depthwise_weights_scratch(int channels, int kernel, int has_bias)
+/* A block of `channels` channels, in one direction. */
+static inline DepthwiseScratch depthwise_scratch(int channels, int kernel, int has_bias)
 {
     DepthwiseScratch s = {0};
     s.bias = depthwise_weights(channels, kernel * kernel);
@@ -72,16 +50,13 @@ static inline DepthwiseScratch depthwise_weights_scratch(int channels, int kerne
 }
 
 /* The backward pass between norms. */
-static inline DepthwiseScratch depthwise_backward_scratch(int channels, int kernel, int stride, int normalises,
-                                                          ptrdiff_t in_row, int in_height, ptrdiff_t out_row,
-                                                          int out_height)
+static inline DepthwiseScratch depthwise_backward_scratch(int channels, int kernel, int stride, ptrdiff_t in_row,
+                                                          ptrdiff_t out_row, int out_height)
 {
-    const int strip = strip_rows(in_row, kernel, stride);
     DepthwiseScratch s = {0};
     s.weight = depthwise_weights(channels, kernel * kernel);
-    s.inputs = s.bias = 2 * s.weight;
-    s.gradients = s.inputs + (normalises ? in_row * input_ring_rows(strip, kernel, stride, in_height) : 0);
-    s.end = s.gradients + out_row * gradient_ring_rows(strip, kernel, out_height);
+    s.gradients = s.bias = 2 * s.weight;
+    s.end = s.gradients + out_row * gradient_ring_rows(strip_rows(in_row, kernel, stride), kernel, out_height);
     return s;
 }
 

@@ -25,7 +25,6 @@ typedef struct WindowTask {
     ChannelPlane in, out;
     const float *weight, *bias; /* depthwise: (channels / 16, kernel^2, 16); bias may be NULL */
     const float *scale, *shift; /* depthwise, forward: reads activation(scale in + shift); or NULL */
-    float *staged;              /* with scale: ring of rows of that, see depthwise/nhwc_loops.h */
     uint8_t *index;             /* maximum: of the small side, without halo */
     float *statistics;          /* depthwise, forward: as of statistics(); or NULL */
     Ahead ahead[MAX_AHEAD];

@@ -10,6 +10,7 @@ from cython_src.kernels.nhwc_testing import (
     gradient_target,
     normal,
     random_map,
+    vector,
     window_cases,
 )
 from hypothesis import given, settings
@@ -21,7 +22,8 @@ from forktask.cython_src.kernels.maps.nhwc import statistics_shape
 @settings(FEW, max_examples=60)
 @given(window_cases(lambda kernel: kernel - 1), st.booleans(), st.booleans(), st.sampled_from([0, 1, 2]))
 def test_depthwise(case, with_bias, with_statistics, activation):
-    """Check depthwise convolution, with bias, statistics and activation, and both gradients."""
+    """Check depthwise convolution, also of an input that is normalised where it is loaded, with bias, statistics and
+    activation, and both gradients."""
     large, small, window, accumulate, rng = case
     channels, kernel = large.channels, window["kernel"]
     weight, gradient, x = (normal(rng, channels, 1, kernel, kernel), random_map(rng, small), random_map(rng, large))
@@ -39,6 +41,11 @@ def test_depthwise(case, with_bias, with_statistics, activation):
     tolerance = 2 * kernel**2 + 10 + small.height * small.width * small.batch
     got = compare("nhwc_depthwise_forward", operands, outputs, attributes, blocks, tolerance)
     assert np.isfinite(got["output"]).all()
+    # A shift above zero, which the border does not have: what lies beyond is zero after the norm.
+    operands |= {"input_scale": vector(rng, large), "input_shift": vector(rng, large)}
+    for input_activation in (0, 1, 2):
+        normed = {**attributes, "input_activation": input_activation}
+        compare("nhwc_norm_depthwise", operands, outputs, normed, blocks, 6 * tolerance)
     operands = {"gradient": gradient, "weight": weight, "output": gradient_target(rng, large, accumulate)}
     attributes = {**small.attributes("in"), **large.attributes("out"), **window, "accumulate": accumulate}
     compare("nhwc_depthwise_backward_data", operands, ["output"], attributes, boxes(rng, large), tolerance)
