@@ -96,7 +96,7 @@ def check_threads_start(num_threads: int) -> None:
     """Raise `MachineError` unless so many threads can live at once; some libraries would end the process instead.
 
     Starts and ends as many, and an eighth more, since libraries start threads of their own and take memory. That takes
-    some 20 us a thread, so it is left out unless there are more threads than CPUs, or address space is limited.
+    some 20 us per thread, so it is left out unless there are more threads than CPUs, or address space is limited.
     """
     limited = resource.getrlimit(resource.RLIMIT_AS)[0] != resource.RLIM_INFINITY
     if num_threads <= (1 if limited else os.cpu_count() or 1):

@@ -2,7 +2,7 @@
 
 Cython makes the index of a `prange` both firstprivate and lastprivate. gcc then puts a barrier before the worksharing
 loop, so that no thread's write-back overtakes another's copy-in; with the join at the end of the parallel region that
-is two barriers a loop, where C's `#pragma omp parallel for` has one (seen as GOMP_barrier in the compiled code of
+is two barriers per loop, where C's `#pragma omp parallel for` has one (seen as GOMP_barrier in the compiled code of
 gcc 12). `region="persistent"` has one, and neither forks nor joins between loops.
 """
 

@@ -1,6 +1,6 @@
 /* Replay of a recorded graph with deques and atomic predecessor counters (placement "stealing").
  *
- * Every node of the graph is stored once and runs once an iteration. States of a node:
+ * Every node of the graph is stored once and runs once per iteration. States of a node:
  *
  *     WAITING (pending > 0) --last predecessor--> READY (in a deque, or next) --> RUNNING --> WAITING ...
  *

@@ -116,7 +116,7 @@ def measure_metg(
             schedule.run(_jobs(requested, settings, cores, done, schedule))
         except KeyboardInterrupt:
             kept = len(writer.results.of(MetgRow))
-            schedule.say(f"interrupted; {kept} measurements are kept in {folder}. To go on: {again}")
+            schedule.say(f"interrupted; {kept} measurements are kept in {folder}. To continue: {again}")
             raise
     from .figure import draw_all
 
@@ -139,7 +139,7 @@ def _start(writer: ResultsWriter, graphs, models, threads, settings: MetgSetting
     config = {"patterns": [graph_name(g) for g in graphs], **shared, "models": list(models), "threads": list(threads)}
     continued = writer.start(new_run("metg", {**config, **settings.as_dict()}, command, **environment))
     if continued:
-        say(f"going on with {writer.out_dir}: {len(writer.results.of(OfGraph))} measurements are there")
+        say(f"continuing {writer.out_dir}: {len(writer.results.of(OfGraph))} measurements are there")
 
 
 def job_key(model: ModelSpec, threads: int, graph: Mapping[str, Any], repetition: int) -> str:

@@ -8,7 +8,7 @@
 
 #define PROGRAM_WINDOW 256   /* programs.h: entries of a program in which a helper looks for a ready one */
 #define PROGRAM_AHEAD  16384 /* programs.h: entries beyond the begun iteration that are open to claims */
-#define ENOUGH_READY   4     /* eager.h: ready tasks a worker above which the creator executes one */
+#define ENOUGH_READY   4     /* eager.h: ready tasks per worker above which the creator executes one */
 
 /* --- replay from deques --- */
 

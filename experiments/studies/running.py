@@ -152,7 +152,7 @@ def status_text(status: Mapping[str, Any]) -> str:
     lines = [status["title"], *(f"{name}: {text}" for name, text in status["runs"].items())]
     if loading := status["ways_of_loading"]["of"]:
         lines.append(f"loading alone: {status['ways_of_loading']['done']} of {loading}")
-    resume = f"{status['missing']} missing. To go on: {status['resume']}"
+    resume = f"{status['missing']} missing. To continue: {status['resume']}"
     return "\n".join([*lines, resume if status["resume"] else "complete"])
 
 

@@ -113,7 +113,7 @@ def status_text(status: dict[str, Any]) -> str:
     if status["resume"]:
         lines.append(
             f"{status['samples_missing']} samples and {status['profiles_missing']} profiles are missing. "
-            f"To go on: {status['resume']}"
+            f"To continue: {status['resume']}"
         )
     else:
         lines.append("complete")

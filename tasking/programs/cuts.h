@@ -39,7 +39,7 @@ typedef struct CutGraph {
 } CutGraph;
 
 /* A family of cuts. Block b of n belongs to worker floor((b + shift) / n * num_workers), where shift swings between
- * -swing * n and +swing * n by `slope` blocks a loop; or, chunk > 0, to worker b / chunk modulo num_workers. */
+ * -swing * n and +swing * n by `slope` blocks per loop; or, chunk > 0, to worker b / chunk modulo num_workers. */
 typedef struct CutFamily {
     double swing;
     int32_t slope, chunk;

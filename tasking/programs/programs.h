@@ -394,7 +394,7 @@ static inline int program_run_iteration(Programs *p, int32_t worker, int64_t ite
         if (ft_likely(mine > 0)) {
             const LoopRecord *loop = &s->loops[entry->loop];
             ft_store(&runner->current, entry->task, relaxed);
-            runner->num_executed_own++; /* the watchdog's copy is stored once an iteration */
+            runner->num_executed_own++; /* the watchdog's copy is stored once per iteration */
             if (ft_unlikely(
                     run_block(loop, entry->task - loop->first_task, p->first_replay + iteration, runner->state) != 0)) {
                 scheduler_end(s, RUN_STOPPED);

@@ -126,7 +126,7 @@ def caption(sweep: Sweep, plan_id: str) -> list[str]:
     """Return the caption's sentences."""
     return [
         "(a) Kernels with arithmetic; lines: one thread's roofs, dotted those of the caches; area: share of the serial "
-        "step. (b) All kernels: floor over time. Operations and bytes are the plan's own (a model): a floor is the "
+        "step. (b) All kernels: floor over time. Operations and bytes are those that the plan declares: a floor is the "
         "longer of both at peak and bandwidth, and says nothing of why a kernel takes longer.",
         "Star: the step by hardware counters." if measured_step(sweep, plan_id) else "No counters on this machine.",
     ]

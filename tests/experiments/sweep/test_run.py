@@ -393,7 +393,7 @@ def test_an_interrupted_sweep_keeps_its_samples(runner, tmp_path, how):
     assert started - len(kept) <= NUM_POINTS, "at most a generation is lost"
     if how == signal.SIGINT:
         assert process.returncode == 130
-        assert "To go on: forktask compare --out out" in errors
+        assert "To continue: forktask compare --out out" in errors
     results = runner().run()
     assert len({(row.config_id, row.repetition) for row in results.of(SampleRow)}) == 2 * NUM_POINTS
     assert results.of(SampleRow)[: len(kept)] == kept
@@ -409,7 +409,7 @@ def test_status_says_what_is_missing(runner, capsys):
     path.write_text("".join(path.read_text().splitlines(keepends=True)[:-3]))
     assert main(["status", out]) == 0
     text = capsys.readouterr().out
-    assert "3 samples and 0 profiles are missing" in text and "To go on: forktask compare --out out" in text
+    assert "3 samples and 0 profiles are missing" in text and "To continue: forktask compare --out out" in text
     assert main(["status", out, "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["samples_missing"] == 3
     assert main(["status", out + "/nothing"]) == 2
