@@ -13,7 +13,7 @@ import math
 import pandas as pd
 
 from ..subjects.models import ModelSpec
-from .names import model_label, plan_beside
+from .names import plan_beside
 from .speeds import interval_columns
 from .sweep import Point, Sweep, kept
 
@@ -21,12 +21,6 @@ from .sweep import Point, Sweep, kept
 def preemption_of(model: ModelSpec) -> str:
     """Return "swap" if waiting workers of a model exchange CPUs with preempted ones, else "stay"."""
     return str(model.option("preemption", "stay"))
-
-
-def label_with_preemption(model: ModelSpec) -> str:
-    """Return the model's short form, with "stay" if it could have been "swap" and is not."""
-    stays = "preemption" in model.model.fields and preemption_of(model) == "stay"
-    return f"{model_label(model)}, stay" if stays else model_label(model)
 
 
 def _swaps_per_s(sweep: Sweep, plan_id: str, model: ModelSpec, threads: int) -> float:

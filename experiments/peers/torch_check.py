@@ -30,14 +30,7 @@ FACTOR = 8  # or that many times PyTorch's own error
 
 @dataclass(frozen=True, repr=False)
 class TorchCheck(Shown):
-    """What `check_against_torch` returns.
-
-    Attributes
-    ----------
-    network : Network
-    rows : list of dict
-        See `table`.
-    """
+    """What `check_against_torch` returns: the network, and the rows of `table`."""
 
     network: Network
     rows: list[dict[str, Any]]

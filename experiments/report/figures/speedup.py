@@ -8,7 +8,6 @@ import pandas as pd
 
 from ...analysis.estimates import EQUIVALENCE_BAND, NOT_USABLE
 from ...analysis.limits import bound_table
-from ...analysis.names import model_rank
 from ...analysis.speeds import best_serial, speed_table
 from ...analysis.sweep import Sweep
 from .bound_lines import bound_rows
@@ -67,11 +66,6 @@ def ratio_rows(table: pd.DataFrame, x: str = "threads") -> pd.DataFrame:
     compared with must be usable too."""
     part = table[table["model"].map(lambda m: m.takes_tasks or m.is_gpu).astype(bool) & table["ratio"].notna()]
     return value_rows(part.assign(usable=part["usable"] & (part["verdict"] != NOT_USABLE)), "ratio", x)
-
-
-def models_of(table: pd.DataFrame) -> list:
-    """Return the models of a table in their order."""
-    return sorted(table["model"].unique(), key=model_rank)
 
 
 def caption(sweep: Sweep, plan_id: str) -> list[str]:
