@@ -4,8 +4,8 @@ y[n, i, j, c] = bias[c] + sum over (ky, kx) of w[c, ky, kx] x[n, stride i - padd
 what lies outside the map is zero, whether or not the map has a halo. Weights are PyTorch's (channels, 1, kernel,
 kernel), for any kernel size and stride.
 
-Between two norms the input may be given as it is before its norm and activation: they are applied row by row where they
-are needed (`nhwc_norm_depthwise`), and one kernel goes back from the second norm's result to the first one's, with
+Between two norms the input may be given as it is before its norm and activation: they are applied where a tile loads it
+(`nhwc_norm_depthwise`), and one kernel goes back from the second norm's result to the first one's, with
 the sums that the first one needs (`nhwc_depthwise_norm_backward`).
 """
 
