@@ -98,6 +98,13 @@ FIGURES = {
     "fine_tuning": ("accuracy_over_time",),
     "loading": ("loading",),
     "big_images": ("loading",),
+    "strong_scaling": ("speedup",),
+    "batch_size": ("batch",),
+    "task_granularity": ("granularity",),
+    "outliers": (),
+    "replay_sessions": (),
+    "block_sessions": ("forest",),
+    "chain_sessions": (),
 }
 # Columns of the report's tables that the pages leave out.
 LEFT_OUT = ("least to most", "train loss", "valid loss", "valid error", "kind", "competing processes", "preemption")

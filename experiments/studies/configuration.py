@@ -54,9 +54,9 @@ from ..training.text import check_text
 NOT_IN_FILES = ("seed", "out", "export")
 MOST_RUNS = 10_000
 # Fields that there were not always: at their default they are no part of a run's name, so that older folders go on.
-LATER = {"places": "cores", "bind": "none"}
+LATER = {"places": "cores", "bind": "none", "memory_policy": "interleave"}
 # Fields that change no weight: runs that differ in nothing else must leave the same bits.
-WITHOUT_EFFECT = ("model", "threads", "places", "bind", "cache", "memory_limit", "out")
+WITHOUT_EFFECT = ("model", "threads", "places", "bind", "memory_policy", "cache", "memory_limit", "out")
 
 
 class StudyOptions(Record, frozen=True):
