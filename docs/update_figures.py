@@ -10,6 +10,7 @@ changes the form of rows converts them.
 """
 
 import json
+import math
 import re
 import shutil
 import sys
@@ -50,7 +51,7 @@ from forktask.experiments.report.files import GANTT
 from forktask.experiments.report.gantt import draw_traces
 from forktask.experiments.report.reproduced import findings
 from forktask.experiments.results.folder import SAMPLES, read_results
-from forktask.experiments.results.rows import RoundsRow, SampleRow, TraceRow
+from forktask.experiments.results.rows import RoundsRow, SampleRow, SessionRow, TraceRow
 from forktask.experiments.studies.report import build, drawn_figure
 from forktask.experiments.studies.running import StudyResults, results_of
 from forktask.experiments.subjects.models import PERSISTENT, SERIAL, TASKITER, ModelSpec
@@ -270,13 +271,15 @@ def listed(results: Path = RESULTS) -> str:
 
 
 def repeated(results: Path = RESULTS) -> str:
-    """Return the table of findings that can be measured again, for docs/findings.md: how long each took, how large it
-    is."""
+    """Return the table of findings that can be measured again, for docs/findings.md: how long a session of each took,
+    how large all are."""
     lines = ["| command | minutes, at least | disk |", "|---|--:|--:|"]
     for number, finding in findings(results / "findings.toml").items():
         rows, size = read_results(finding.folder), (finding.folder / SAMPLES).stat().st_size
-        begun = [row.started for row in rows.of(SampleRow)]
-        took = max(max(begun) - min(begun), sum(sum(row.wall_s) for row in rows.of(RoundsRow))) / 60
+        first = min((row.generations for row in rows.of(SessionRow)), default=math.inf)  # one session
+        begun = [row.started for row in rows.of(SampleRow) if row.repetition < first]
+        turns_s = sum(sum(row.wall_s) for row in rows.of(RoundsRow) if row.repetition < first)
+        took = max(max(begun) - min(begun), turns_s) / 60
         lines.append(f"| `make reproduce FINDING={number}` | {took:.0f} | {format_bytes(size)} |")
     return "".join(f"{line}\n" for line in lines)
 
