@@ -62,7 +62,9 @@ compare: install
 	$(BIN)/forktask run demonstration --out $(OUT)
 
 # make reproduce FINDING=3: measures a published finding again (docs/findings.md), and says whether it is confirmed.
-reproduce: install
+reproduce:
+	@test -n "$(FINDING)" || { echo "say which: make reproduce FINDING=1 (docs/findings.md lists them)" >&2; exit 2; }
+	@$(MAKE) --no-print-directory install
 	$(BIN)/forktask run finding$(FINDING) --out $(OUT)-finding$(FINDING)
 
 # One process more than there are CPUs, since many tests wait for processes that they start; four at most.

@@ -34,7 +34,7 @@ def moved_text(moved: Collection[tuple[float, float]], count: int, word: str) ->
     them, and the usual ones."""
     there, usual = (format_time(median(seconds)) for seconds in zip(*moved, strict=True))
     return (
-        f"{len(moved)} of {plural(count, word)} found the CPUs elsewhere than most did and "
+        f"{len(moved)} of {plural(count, word)} found the CPUs elsewhere than the median one did and "
         f"{'is' if len(moved) == 1 else 'are'} left out: the host had moved them; a hand-over through a cache "
         f"line took {there} in place of {usual}."
     )

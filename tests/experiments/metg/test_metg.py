@@ -76,7 +76,7 @@ def test_processes_that_found_the_cpus_elsewhere_are_left_out():
     table = table_of([*apart, row(repetition=2, handover_s=near), row(repetition=3)])
     (entry,) = table["results"]
     assert entry["repeats"] == 3 and entry["metg_s"]["high"] == pytest.approx(40e-9, rel=0.03)
-    assert "1 of 4 repetitions found the CPUs elsewhere" in format_table(table)
+    assert "1 of 4 generations found the CPUs elsewhere" in format_table(table)
     assert "290 ns in place of 130 ns" in format_table(table)
     beside = table_of([row(**{**each, "interference": 1}) for each in ({"handover_s": near}, {"handover_s": far})])
     assert beside["moved"] == []
