@@ -10,8 +10,8 @@ DEFINITIONS = (
     (
         "time",
         "Seconds of a step: mean over generations of processes, in logarithms, of the median over their rounds. "
-        "Ratios are quotients of these times; where several forms of fork-join took part, the reference of a generation "
-        "is the form that the other generations chose, so such a ratio may differ from the quotient of the times shown.",
+        "Ratios are quotients of these times; where several forms of fork-join took part, the reference of each "
+        "generation is the form that the others chose, so that its ratio may differ from the quotient of the times.",
     ),
     ("speedup", "Time of the fastest serial run of the problem, at any granularity, over this time."),
     ("efficiency, eff.", "Speedup over threads; models of a GPU have none."),
