@@ -197,16 +197,20 @@ class Comparison(Shown):
         threads : int, optional
             Of both; of a model that has one thread only, one. Default: the most that each was measured on.
         plan : str, optional
-            First characters of a plan's id, column `plan_id` of `table`; default: the one with most samples.
+            First characters of a plan's id, column `plan_id` of `table`; needed where there are several.
 
         Raises
         ------
         UsageError
-            A model that was not measured on this plan and number of threads.
+            A model that was not measured on this plan and number of threads; several plans, and none named.
         """
         from .experiments.analysis.speeds import judged
         from .experiments.report.files import chosen_plan
+        from .experiments.report.words import axes_text
 
+        if plan is None and len(plans := self._sweep.plan_ids()) > 1:
+            listed = "; ".join(f"{each}: {axes_text(self._sweep, each)}" for each in plans)
+            raise UsageError(f"plan must say of which of {len(plans)} plans a ratio is, got none; take one of {listed}")
         plan_id = chosen_plan(self._sweep, plan)
         points = [self._point(plan_id, spec, threads) for spec in (model, reference)]
         result = self._sweep.ratio(*points)

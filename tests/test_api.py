@@ -271,6 +271,12 @@ def test_a_ratio_is_that_of_the_tables(tmp_path):
     ):
         with pytest.raises(ft.UsageError, match="a ratio is of models that were measured"):
             comparison.ratio(**wrong)
+    of_batches = ft.Comparison(ROOT / "results" / "xeon_2_cores" / "batch_size")
+    with pytest.raises(
+        ft.UsageError, match="plan must say of which of 6 plans a ratio is, got none; take .*: batch 8;"
+    ):
+        of_batches.ratio("taskiter", "tasks")
+    assert 0.9 < of_batches.ratio("taskiter", "tasks", plan="bebc").value < 1.1
 
 
 def evaluated(folder):

@@ -87,7 +87,8 @@ def read_module(module: Any, example_input: Any, name: str, mask: int | None) ->
     except Exception as error:  # of each kind of failure another one
         raise UsageError(
             f"torch.export must trace a module before it can be read, and {type(module).__name__} fails: "
-            f"{str(error).strip().partition(chr(10))[0]:.300}; let its operations not depend on the samples' values"
+            f"{str(error).strip().partition(chr(10))[0]:.300}; check the shape of example_input, and let no operation "
+            f"depend on the samples' values"
         ) from error
     finally:
         for part, was in training.items():

@@ -208,7 +208,8 @@ class SweepRunner:
                 if not shards:
                     schedule.say(
                         f"the budget of {format_seconds(schedule.budget_s)} is spent after "
-                        f"{plural(repetition - first, 'generation')}; the same folder again adds a session"
+                        f"{plural(repetition - first, 'generation')}; the same folder again, from six minutes on, adds "
+                        f"a session"
                     )
                     return
             yield from (_job(f"generation {repetition - first + 1}{of}", names, shard, measure) for shard in shards)
