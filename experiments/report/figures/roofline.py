@@ -99,7 +99,9 @@ def _roofs(axis, sweep: Sweep, rows: list[Mapping[str, Any]], decades: float) ->
         if rate > bytes_per_s:
             edge = min(high, flops_per_s / rate)
             axis.loglog([low, edge], [low * rate / 1e9, edge * rate / 1e9], ":", color="0.5", linewidth=0.7, zorder=1)
-            axis.annotate(f"L{level}", (low, low * rate / 1e9), fontsize=5.5, color="0.4", va="bottom")
+            middle = math.sqrt(low * edge)
+            place = {"xytext": (-2, 1), "textcoords": "offset points", "ha": "right"}
+            axis.annotate(f"L{level}", (middle, middle * rate / 1e9), fontsize=5.5, color="0.4", **place)
     for row in placed:
         axis.scatter(
             row["intensity"],
