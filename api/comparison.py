@@ -174,10 +174,11 @@ class Comparison(Shown):
     def caption(
         self, name: str | None = None, *, models: Mapping[str, str] | None = None, plan: str | None = None
     ) -> str:
-        """Return a figure's caption, two or three sentences; arguments as for `figure`."""
+        """Return a figure's caption: what was measured where, and what the figure shows; arguments as for `figure`."""
         from .experiments.report import figures
 
-        return figures.caption(self._sweep, *self._chosen(name, plan), models)
+        shown = self._sweep, *self._chosen(name, plan), models
+        return f"{figures.about(*shown)} {figures.caption(*shown)}"
 
     def _chosen(self, name: str | None, plan: str | None) -> tuple[str, str]:
         """Return a figure's name and a plan's id."""

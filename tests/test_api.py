@@ -271,6 +271,7 @@ def test_a_ratio_is_that_of_the_tables(tmp_path):
     ):
         with pytest.raises(ft.UsageError, match="a ratio is of models that were measured"):
             comparison.ratio(**wrong)
+    assert comparison.caption("forest").startswith("cifar10_cnn. Measured on ")
     of_batches = ft.Comparison(ROOT / "results" / "xeon_2_cores" / "batch_size")
     with pytest.raises(
         ft.UsageError, match="plan must say of which of 6 plans a ratio is, got none; take .*: batch 8;"
