@@ -40,7 +40,7 @@ def test_predictions_follow_from_stored_durations(stored):
 def test_a_change_names_the_loop(stored):
     """Check that coarser slices change the predictions, and that the difference names the loops and assumptions."""
     lines = model.differences(stored, entry(grain=48, stored=stored))
-    assert "span (us): 5 -> 12 (+140.00%)" in lines
+    assert "span (µs): 5 -> 12 (+140.00%)" in lines
     assert any("loop smooth.0: blocks 3 -> 1" in line for line in lines)
     assert lines[-1] == "durations assumed, not measured: smooth.0, add.0"
 

@@ -155,7 +155,7 @@ def test_missing_and_changed_baselines(pytester, machine, monkeypatch):
     monkeypatch.setitem(rows[0], "entry", changed)
     result = run(pytester, CLAIM, baseline=False)
     result.assert_outcomes(failed=1)
-    result.stdout.fnmatch_lines(["*span (us): 1 -> 2 (+100.00%)*", "*loop f: edges 7 -> 9*"])
+    result.stdout.fnmatch_lines(["*span (µs): 1 -> 2 (+100.00%)*", "*loop f: edges 7 -> 9*"])
 
 
 def test_a_full_disk_is_one_sentence(pytester, machine, monkeypatch):
