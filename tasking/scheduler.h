@@ -92,7 +92,7 @@ static inline int32_t scheduler_steal(Scheduler *s, int32_t worker)
 {
     const int32_t *victims = s->victims + (int64_t)worker * (s->num_workers - 1), *ends = s->ends + worker * DISTANCES;
     int32_t result = DEQUE_EMPTY;
-    for (int32_t distance = 0, begin = 0; distance < DISTANCES; begin = ends[distance++]) {
+    for (int32_t distance = 0, begin = 0; begin < s->num_workers - 1; begin = ends[distance++]) {
         int32_t n = ends[distance] - begin, first = 0;
         if (n > 1)
             first = (int32_t)((uint32_t)(scheduler_random(&s->workers[worker]) >> 33) % (uint32_t)n);
@@ -245,22 +245,19 @@ static void *forktask_aligned_zeros(size_t size)
     return memory;
 }
 
-/* Order the victims of all workers by distance. places: shape (num_workers, PLACE_LEVELS), the socket, node, cache and
- * core of each, or NULL: all are equally far. Returns 0 or -1 (out of memory). */
-static int scheduler_order_victims(Scheduler *s, const int32_t *places)
+/* Fill the table of victims. places: shape (num_workers, PLACE_LEVELS), the socket, node, cache and core of each worker,
+ * or NULL: all are equally far. */
+static void scheduler_list_victims(Scheduler *s, const int32_t *places)
 {
     const int32_t n = s->num_workers;
-    int32_t *victim = s->victims = malloc(((size_t)n * (size_t)n + 1) * sizeof(int32_t));
-    int32_t *end = s->ends = malloc((size_t)n * DISTANCES * sizeof(int32_t));
-    if (s->victims == NULL || s->ends == NULL)
-        return -1;
+    int32_t *victim = s->victims, *end = s->ends;
     for (int32_t w = 0; w < n; w++) {
         int32_t *first = victim;
         for (int32_t in_common = PLACE_LEVELS; in_common >= 0; in_common--) {
             for (int32_t v = 0; v < n; v++) {
                 int32_t level = 0;
-                while (places != NULL && level < PLACE_LEVELS &&
-                       places[v * PLACE_LEVELS + level] == places[w * PLACE_LEVELS + level])
+                while (level < PLACE_LEVELS &&
+                       (places == NULL || places[v * PLACE_LEVELS + level] == places[w * PLACE_LEVELS + level]))
                     level++;
                 if (v != w && level == in_common)
                     *victim++ = v;
@@ -268,6 +265,17 @@ static int scheduler_order_victims(Scheduler *s, const int32_t *places)
             *end++ = (int32_t)(victim - first);
         }
     }
+}
+
+/* Order the victims of all workers by distance, places as above. Returns 0 or -1 (out of memory). */
+static int scheduler_order_victims(Scheduler *s, const int32_t *places)
+{
+    const size_t n = (size_t)s->num_workers;
+    s->victims = malloc((n * n + 1) * sizeof(int32_t));
+    s->ends = malloc(n * DISTANCES * sizeof(int32_t));
+    if (s->victims == NULL || s->ends == NULL)
+        return -1;
+    scheduler_list_victims(s, places);
     return 0;
 }
 

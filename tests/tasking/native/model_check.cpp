@@ -165,6 +165,7 @@ struct Blocks {
     SchedulerWorker runners[num_workers];
     IdleWorker words[num_workers];
     WorkerState states[num_workers];
+    int32_t victims[num_workers * num_workers], ends[num_workers * DISTANCES];
     LoopRecord loop;
     rl::var<int> runs[num_tasks];
 
@@ -179,6 +180,9 @@ struct Blocks {
         s->workers = runners;
         s->loops = &loop;
         s->num_workers = num_workers;
+        s->victims = victims;
+        s->ends = ends;
+        scheduler_list_victims(s, NULL);
         s->spin_ns = spin_ns;
         s->idle.workers = words;
         s->idle.num_workers = num_workers;
