@@ -5,6 +5,7 @@
 #include <sched.h>
 #include <string.h>
 
+#include "cython_src/kernels/interface/pause.h"
 #include "openmp_team.h"
 
 enum { FORKTASK_STATIC, FORKTASK_STATIC_CHUNK, FORKTASK_DYNAMIC, FORKTASK_GUIDED };
@@ -47,19 +48,12 @@ static inline int stopping(const PersistentRun *run)
     return __builtin_expect(__atomic_load_n(&run->stop_after, __ATOMIC_RELAXED) != INT64_MAX, 0);
 }
 
-static inline void spin_pause(void)
-{
-#if defined(__x86_64__)
-    __builtin_ia32_pause();
-#endif
-}
-
 /* Wait until a count has reached `loops`. Gives up the CPU now and then, since there may be more threads than CPUs. */
 static inline void await_loops(const int64_t *count, int64_t loops)
 {
     /* acquire: pairs with the releases in tree_barrier() */
     for (int looks = 1; __atomic_load_n(count, __ATOMIC_ACQUIRE) < loops; looks++) {
-        spin_pause();
+        ft_pause();
         if (looks % 1024 == 0)
             sched_yield();
     }

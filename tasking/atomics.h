@@ -18,6 +18,8 @@
 #include <stdatomic.h>
 #include <stdint.h>
 
+#include "cython_src/kernels/interface/pause.h"
+
 typedef _Atomic int32_t atomic_i32;
 typedef _Atomic uint32_t atomic_u32;
 typedef _Atomic int64_t atomic_i64;
@@ -36,14 +38,6 @@ typedef _Atomic int64_t atomic_i64;
     atomic_compare_exchange_strong_explicit((p), (expected), (v), FT_ORDER(order), memory_order_relaxed)
 #define ft_fence(order)     atomic_thread_fence(FT_ORDER(order))
 #define ft_compiler_fence() atomic_signal_fence(memory_order_seq_cst)
-
-#if defined(__x86_64__) || defined(__i386__)
-#define ft_pause() __builtin_ia32_pause()
-#elif defined(__aarch64__)
-#define ft_pause() __asm__ volatile("isb" ::: "memory")
-#else
-#define ft_pause() ft_compiler_fence()
-#endif
 
 #endif
 

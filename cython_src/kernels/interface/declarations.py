@@ -89,7 +89,9 @@ def declared(path: Path) -> list[str]:
 
 
 def extern(path: Path, root: Path, lines: list[str]) -> str:
-    """Return a block of declarations of a header."""
+    """Return a block of declarations of a header; nothing of one that has macros alone."""
+    if not lines:
+        return ""
     return f'\ncdef extern from "{path.relative_to(root)}" nogil:\n' + "".join(f"    {line}\n" for line in lines)
 
 
