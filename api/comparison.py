@@ -177,8 +177,7 @@ class Comparison(Shown):
         """Return a figure's caption: what was measured where, and what the figure shows; arguments as for `figure`."""
         from .experiments.report import figures
 
-        shown = self._sweep, *self._chosen(name, plan), models
-        return f"{figures.about(*shown)} {figures.caption(*shown)}"
+        return figures.caption(self._sweep, *self._chosen(name, plan), models, alone=True)
 
     def _chosen(self, name: str | None, plan: str | None) -> tuple[str, str]:
         """Return a figure's name and a plan's id."""

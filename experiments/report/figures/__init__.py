@@ -151,20 +151,24 @@ def caption_file(sweep: Sweep, figure: str, plan_id: str | None = None, models: 
     return caption(sweep, figure, plan_id, models) + "\n\n" + "\n".join(measured) + "\n"
 
 
-def about(sweep: Sweep, figure: str, plan_id: str | None = None, models: Mapping[str, str] | None = None) -> str:
-    """Return what a figure is of, as its title says, and where and when that was measured: the first sentences of a
-    caption that stands without title and page."""
-    with _shown(sweep, figure, plan_id, models) as (shown, chart):
-        networks = dict.fromkeys(record["network"] for record in shown.records.values())
-        facts = "; ".join(chart.facts).replace("$T_1$", "T1") or ", ".join(networks)
-        return f"{facts}. Measured on {shown.environment['cpu']['model']}, {shown.run.created[:10]}."
-
-
-def caption(sweep: Sweep, figure: str, plan_id: str | None = None, models: Mapping[str, str] | None = None) -> str:
-    """Return the caption, at most 60 words: what differs from the defaults; the page says how it was measured."""
+def caption(
+    sweep: Sweep,
+    figure: str,
+    plan_id: str | None = None,
+    models: Mapping[str, str] | None = None,
+    *,
+    alone: bool = False,
+) -> str:
+    """Return the caption, at most 60 words: what differs from the defaults; the page says how it was measured. Where
+    there is neither page nor title, `alone`, it begins with what the figure is of, and where and when it was
+    measured."""
     plan_id = plan_id or main_plan(sweep)
     with _shown(sweep, figure, plan_id, models) as (sweep, chart):
         texts = FIGURES[figure].caption(sweep, plan_id)
+        if alone:
+            networks = dict.fromkeys(record["network"] for record in sweep.records.values())
+            facts = "; ".join(chart.facts).replace("$T_1$", "T1") or ", ".join(networks)
+            texts = [f"{facts}. Measured on {sweep.environment['cpu']['model']}, {sweep.run.created[:10]}.", *texts]
         plans = [plan_id] if FIGURES[figure].ONE_FOR == "plan" else sweep.plan_ids()
         if "95 % interval" in " ".join(texts):
             texts.append(f"Intervals hold {scope(sweep)}.")
