@@ -104,7 +104,7 @@ def _measured(environment: dict, machine: dict) -> dict[str, str]:
         f"median {machine['median_flops_per_s_1thread'] / 1e9:.1f}",
         "Issue": _additions(machine["additions_per_cycle"], environment["cpu"]["virtual_machine"]),
         "Bandwidth": f"GB/s: memory with {', '.join(memory)}{'; one thread in ' if cached else ''}{', '.join(cached)}",
-        "Memory": _between_nodes(machine["between_nodes"]),
+        **({"Memory": _between_nodes(pairs)} if (pairs := machine["between_nodes"]) else {}),
         "Capacity": "; ".join(capacity) or "one thread only",
         "Heat": f"processor's temperature {heat}{slowed}",
         "Energy": board["energy"],
@@ -120,8 +120,8 @@ def _measured(environment: dict, machine: dict) -> dict[str, str]:
 def _between_nodes(pairs: dict[str, dict[str, dict[str, float]]]) -> str:
     """Return bandwidth and latency from the CPUs of each node to the memory of each."""
     texts = [
-        f"{measured['bandwidth_bytes_per_s'] / 1e9:.0f} GB/s, {1e9 * measured['latency_s']:.0f} ns"
-        + (f" from node {run} to {memory}" if len(pairs) > 1 else "")
+        f"{measured['bandwidth_bytes_per_s'] / 1e9:.0f} GB/s, {1e9 * measured['latency_s']:.0f} ns from node {run} to "
+        f"{memory}"
         for run, of_memory in pairs.items()
         for memory, measured in of_memory.items()
     ]

@@ -45,8 +45,11 @@ def _by_threads(threads: Iterable[int], measure: Callable[[int], float]) -> dict
 
 
 def _measure_between_nodes(seconds: float, array_bytes: int) -> dict[str, dict[str, dict[str, float]]]:
-    """Return bandwidth and latency of one thread by the node that it runs on, then by the node of its memory."""
+    """Return bandwidth and latency of one thread by the node that it runs on, then by the node of its memory; nothing
+    of a single node, whose pages take seconds to touch and tell no more than the bandwidth of one thread."""
     nodes, cpus, result = memory_nodes(), {}, {}
+    if len(nodes) < 2:
+        return {}
     for each in topology_of(available_cpus())["cpus"]:
         cpus.setdefault(each["node"], each["cpu"])
     for run in nodes:

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from .proc import parsed, read_fields, read_text
-from .topology import available_cpus, parse_cpu_list, topology_of
+from .topology import available_cpus, parse_cpu_list, places_of, topology_of
 
 if TYPE_CHECKING:
     import numpy as np
@@ -107,12 +107,12 @@ def remote_share(plan: Plan, arrays: Mapping[str, np.ndarray], cpus: Sequence[in
     """
     from ...cython_src.binding.storage import home_of
 
-    node_of = {c["cpu"]: c["node"] for c in topology_of(sorted(set(cpus)), root)["cpus"]}
+    own_nodes = [node for _, node, _, _ in places_of(cpus, root)]
     pages, nodes = nodes_of_pages(arrays.values())
     remote = total = 0.0
     for loop in plan.loops:
         for number, block in enumerate(loop.blocks):
-            home = node_of[cpus[home_of(loop, number, block, len(cpus))]]
+            home = own_nodes[home_of(loop, number, block, len(cpus))]
             for access in block.accesses:
                 part = arrays[access.buffer][tuple(slice(*span) for span in access.box)]
                 if part.size:
