@@ -33,6 +33,7 @@ from ..subjects.memory import (
     what_fits_gpu,
 )
 from ..subjects.models import bind_for, make_executor, options_for, storage_for
+from ..subjects.subject import homes_of
 from ..tables.progress import say
 from .checkpoints import State, read_checkpoint, set_arrays, share_data, write_checkpoint
 from .config import TrainingConfig, learning_rate_table
@@ -77,8 +78,9 @@ class Trainer:
         nodes = memory_nodes()
         if refused := set_memory_policy(config.memory_policy, nodes):
             say(f"memory_policy={config.memory_policy} is without effect, since the system refuses it: {refused}")
-        homes = (config.cpus or ()) if config.memory_policy == FIRST_TOUCH and len(nodes) > 1 else ()
-        self.storage = storage_for(config.spec, homes)
+        self._executors.callback(set_memory_policy, FIRST_TOUCH, nodes)  # of what the process takes afterwards
+        placed = {"memory_policy": config.memory_policy, "memory_nodes": nodes, "cpus": config.cpus}
+        self.storage = storage_for(config.spec, homes_of(placed))
         batch = evaluation_batch(config, data)
         self.evaluations = self._executors.enter_context(Evaluations(config, data, self.network, self.storage, batch))
         self.sampler = GpuSampler() if config.spec.is_gpu else None
@@ -135,7 +137,6 @@ class Trainer:
     def close(self) -> None:
         """End all threads; memory that this process takes from now on goes where the system puts it."""
         self._executors.close()
-        set_memory_policy(FIRST_TOUCH, memory_nodes())
 
     def train_epoch(self) -> EpochRow:
         """Run one epoch, evaluate, and return a row of the history.

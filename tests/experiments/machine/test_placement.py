@@ -174,7 +174,7 @@ def test_memory_of_a_training_goes_where_asked(monkeypatch, capsys):
         with Trainer(config.with_changes(memory_policy=policy), data_for(config), 0):
             assert calls.pop() == (policy, [0, 1])
         assert calls.pop() == ("first_touch", [0, 1])
-    assert storages == [(), config.cpus]
+    assert storages == [[], config.cpus]
     assert (
         "memory_policy=interleave is without effect, since the system refuses it: not here" in capsys.readouterr().err
     )
