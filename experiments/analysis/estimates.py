@@ -347,26 +347,27 @@ class Estimates(Generic[Key]):
         """Return the candidate with the shortest time."""
         return min(candidates, key=self._means.__getitem__)
 
+    def contenders(self, candidates: Sequence[Key]) -> list[Key]:
+        """Return the candidates that may be the fastest: all but those that are certainly slower than another."""
+        best = self.fastest(candidates)
+        return [each for each in candidates if not exceeds(self.ratio(each, best), 1.0)]
+
     def ratio_to_fastest(self, numerator: Key, candidates: Sequence[Key]) -> Estimate:
         """Return the ratio of a point's time and that of the fastest candidate.
 
-        Each generation is compared with the candidate that is the fastest in all *others*: chosen by the times that it
-        is compared on, it would look faster than it is. So the reference is one and the same for every point. NaN if
-        the point or all candidates were not measured.
+        Which one is the fastest is known no better than their times are. So the interval spans those of the ratios to
+        all candidates that may be the fastest: whichever it is, it holds the ratio to it, and a point is faster only
+        where it is faster than each of them. NaN if the point or all candidates were not measured.
         """
         candidates = [candidate for candidate in candidates if candidate in self.points]
         if numerator not in self.points or not candidates:
             return NOTHING
-        fastest = candidates.index(self.fastest(candidates))
-        parts = np.array([self._fit[1][candidate] for candidate in candidates])
-        present = ~np.isnan(parts)
-        others = present.sum(axis=1, keepdims=True) - present
-        total = np.nansum(parts, axis=1, keepdims=True) - np.nan_to_num(parts)
-        elsewhere = np.where(present & (others > 0), total / np.maximum(others, 1), math.inf)
-        chosen = np.where(np.isfinite(elsewhere).any(axis=0), elsewhere.argmin(axis=0), fastest)
-        reference = parts[chosen, np.arange(parts.shape[1])]
-        value = self._means[numerator] - float(np.mean(self._takes(reference)))
-        return self._estimate(self._fit[1][numerator] - reference, value, numerator, candidates[fastest])
+        ratio = self.ratio(numerator, self.fastest(candidates))
+        if not ratio.known:
+            return ratio
+        others = [self.ratio(numerator, each) for each in self.contenders(candidates) if each != numerator]
+        ends = [(each.low, each.high) for each in (ratio, *others) if each.known]
+        return replace(ratio, low=min(low for low, _ in ends), high=max(high for _, high in ends))
 
     def _estimate(self, values: np.ndarray, value: float, *points: Key, beside: float | None = None) -> Estimate:
         """Return the estimate of a log value from what its points gave in each generation; its interval holds the mean

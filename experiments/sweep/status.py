@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ...cython_src.lowering.options import describe, plan_options
-from ..analysis.estimates import UNDECIDED, Estimates, exceeds, verdict
+from ..analysis.estimates import UNDECIDED, Estimates, verdict
 from ..analysis.questions import questions
 from ..results.folder import LASTING_FAILURES, Results
 from ..results.rows import FailureRow, OfShard, RoundsRow, RunRow, SampleRow
@@ -150,7 +150,6 @@ def undecided(results: Results) -> set[str] | None:
             candidate, *others = ((*plan, *each) for each in (question.contestant, *question.references))
             ratio = times.ratio_to_fastest(candidate, others)
             if verdict(ratio) == UNDECIDED or ratio.half_width > NARROW:
-                best = times.fastest(others)
-                near = [other for other in others if not exceeds(times.ratio(other, best), 1.0)]  # others are not it
+                near = times.contenders(others)
                 open_ones |= {ids[each] for each in (candidate, *near, *((*plan, *each) for each in serial))}
     return open_ones if requested else None
