@@ -147,7 +147,7 @@ def test_a_tiny_run_prints_and_draws(tmp_path, capsys):
         (p, m) for p in ("fft", "trivial") for m in ("serial", "forkjoin:schedule=dynamic")
     ]
     serial = table["results"][0]
-    assert serial["empty_task_s"]["median"] > 0 and len(serial["curve"]) > 3
+    assert serial["empty_task_s"]["median"] > 0 and serial["curve"]
     figures = {f"metg_{p}{ending}" for p in ("fft", "trivial") for ending in (".pdf", "-single.pdf", ".txt")}
     assert {p.name for p in out.iterdir()} == {"samples.jsonl", "metg.csv", *figures}
     kinds = [json.loads(line)["kind"] for line in (out / "samples.jsonl").read_text().splitlines()]
