@@ -1,7 +1,7 @@
 """Whole commands on a made-up machine: the intervals that they print hold the truth, whatever they leave unmeasured.
 
-`FORKTASK_LONG_TESTS=1 pytest -s` runs each command 300 times, with five sessions 100 times, and prints how many
-intervals missed: the numbers of docs/notes/intervals_of_ratios.md.
+`FORKTASK_LONG_TESTS=1 pytest -s --timeout=0` runs each command 300 times, with five sessions 100 times, and prints how
+many intervals missed: the numbers of docs/notes/intervals_of_ratios.md.
 """
 
 import math
@@ -78,7 +78,7 @@ def true_log(machine, model, threads, over):
 
 
 def true_reference(machine, row, over):
-    """The logarithm of the time that a row is compared with: of the truly fastest form of fork-join, or of one model."""
+    """The logarithm of the time that a row is compared with: of the truly fastest form of fork-join, or of a model."""
     forms = [row["reference"]]
     if row["reference"].startswith("forkjoin") and row["against"] == "forkjoin":
         forms = [form for form in ("forkjoin", "forkjoin:region=persistent") if form != row["model"]]
