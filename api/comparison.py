@@ -190,6 +190,8 @@ class Comparison(Shown):
     def ratio(self, model: str, reference: str, *, threads: int | None = None, plan: str | None = None) -> Ratio:
         """Return the time of a model over that of another.
 
+        The interval is that of these two; in tables it spans all forms of fork-join that may be the fastest.
+
         Parameters
         ----------
         model, reference : str
