@@ -17,7 +17,6 @@ import sys
 import textwrap
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from statistics import median
 from tempfile import TemporaryDirectory
 
 from matplotlib.figure import Figure
@@ -55,7 +54,7 @@ from forktask.experiments.results.rows import RoundsRow, SampleRow, SessionRow, 
 from forktask.experiments.studies.report import build, drawn_figure
 from forktask.experiments.studies.running import StudyResults, results_of
 from forktask.experiments.subjects.models import PERSISTENT, SERIAL, TASKITER, ModelSpec
-from forktask.experiments.survey.handovers import read_handovers
+from forktask.experiments.survey.joined import MACHINES, machine_row
 from forktask.experiments.survey.page import SURVEY
 from forktask.experiments.tables import Column, Table, markdown_table
 from forktask.experiments.tables.numbers import JUDGED_AT, interval, plural, time
@@ -472,37 +471,13 @@ def ratio_text(row: dict) -> str:
 
 def machines(results: Path = RESULTS) -> str:
     """Return a table in Markdown of all surveys."""
-    rows = []
-    for path in sorted(results.glob(f"*/survey/{SURVEY}")):
-        result, pairs = json.loads(path.read_text()), read_handovers(path.parent)
-        topology, most = result["environment"]["topology"], max(result["limits"], key=lambda row: row["threads"])
-        requested = result.get("answers of cifar10_cnn", ())
-        replayed = [row for row in requested if row["model"] == TASKITER and row["threads"] == most["threads"]]
-        ratio = next((row for row in replayed if row["against"] == "forkjoin"), {"ratio": None})
-        off = [row for row in result["simulator"] if row["threads"] == most["threads"]]
-        rows.append(
-            {
-                "machine": f"[{result['environment']['cpu']['model']}](../{path.parent.relative_to(ROOT)}/{SURVEY}), "
-                f"{result['created'][:10]}",
-                "cores": f"{topology['cores']}, {topology['sockets']}, {topology['nodes']}",
-                "peak": f"{result['machine']['peak_flops_per_s_1thread'] / 1e9:.0f}",
-                "bandwidth": f"{most['bandwidth'] / 1e9:.0f}",
-                "handover": time(median(pairs.values())) if pairs else "",
-                "ratio": "" if ratio["ratio"] is None else f"{ratio['ratio']:.2f}, {ratio['verdict']}",
-                "off": f"{median(row['error'] for row in off):.0%}" if off else "",
-            }
-        )
-    headings = {
-        "machine": "machine",
-        "cores": "cores, sockets, nodes",
-        "peak": "GFLOP/s, one core",
-        "bandwidth": "GB/s, all cores",
-        "handover": "hand-over, median",
-        "ratio": "`cifar10_cnn`, batch 64, all cores: `taskiter` / fork-join",
-        "off": "simulator off by",
-    }
-    columns = [Column(text, lambda row, name=name: row[name]) for name, text in headings.items()]
-    return "\n".join(markdown_table(columns, rows)) + "\n"
+    paths = sorted(results.glob(f"*/survey/{SURVEY}"))
+    rows = [machine_row(path.parent) for path in paths]
+    linked = [
+        {**row, "machine": f"[{row['machine']}](../{path.relative_to(ROOT)})"}
+        for path, row in zip(paths, rows, strict=True)
+    ]
+    return "\n".join(markdown_table(MACHINES, linked)) + "\n"
 
 
 def readme_of(sweep: Sweep, text: str) -> str:

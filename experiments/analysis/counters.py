@@ -1,9 +1,9 @@
-"""Hardware counters and energy of the timed runs, by model and number of threads."""
+"""Hardware counters and energy of the timed runs, by model and number of threads, and counters of blocks."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import pandas as pd
@@ -43,6 +43,46 @@ def counter_table(sweep: Sweep) -> pd.DataFrame:
         ratios = [own[take] / others[take] for take in own if take in others]
         row |= interval_columns("energy", NOTHING if row["model"] == reference else estimate(ratios))
     return pd.DataFrame(result)
+
+
+def block_counts(sweep: Sweep, plan_id: str) -> tuple[list[dict], list[dict]]:
+    """Return events in the blocks of a step: rows by kernel, and by thread; medians over profiles.
+
+    Each row has model, threads, `kernel` or `thread`, a number for each event that was counted, and per_cycle.
+    """
+    by_kernel, by_thread = [], []
+    for point in sweep.points():
+        counts = [row.counts for row in sweep.profiles_of(point).values() if row.counts and row.counts.by_kernel]
+        if point.plan_id != plan_id or not counts:
+            continue
+        own = {"model": point.model, "threads": point.threads}
+        for kernel in counts[0].by_kernel:
+            by_kernel.append({**own, "kernel": kernel, **_medians([each.by_kernel[kernel] for each in counts])})
+        for thread in range(len(counts[0].by_thread)):
+            by_thread.append({**own, "thread": thread, **_medians([each.by_thread[thread] for each in counts])})
+    return by_kernel, by_thread
+
+
+def _medians(counts: Sequence[Mapping[str, float | None]]) -> dict[str, float]:
+    """Return the median of each event, and instructions per cycle."""
+    known = {name: [each[name] for each in counts if each.get(name) is not None] for name in counts[0]}
+    result = {name: float(np.median(values)) if values else math.nan for name, values in known.items()}
+    cycles = result.get("cycles", 0.0)
+    return {**result, "per_cycle": result.get("instructions", math.nan) / cycles if cycles else math.nan}
+
+
+def block_sentences(sweep: Sweep) -> list[str]:
+    """Say that blocks could not be counted, or not by all events, and why."""
+    counts = [row.counts for row in sweep.profiles if row.counts and row.counts.error]
+    if not counts:
+        return []
+    some = next((each.by_kernel for each in counts if each.by_kernel), {})
+    names = ", ".join(next(iter(some.values()), ()))
+    return [
+        f"Blocks could be counted by {names} alone on this machine ({counts[0].error})."
+        if names
+        else f"Events in blocks could not be counted on this machine ({counts[0].error})."
+    ]
 
 
 def counter_sentences(sweep: Sweep) -> list[str]:

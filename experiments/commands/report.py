@@ -68,15 +68,17 @@ def call(arguments: Namespace) -> int:
 
 def _report(arguments: Namespace) -> None:
     from ..report.files import report_folder
-    from ..survey import is_survey
+    from ..survey import is_survey, surveys_in
 
-    if is_survey(folder := Path(arguments.folder)):
+    if surveys_in(folder := Path(arguments.folder)):
+        from ..survey.joined import JOINED, write_joined
         from ..survey.page import SURVEY, write_survey
 
         if option := "--format" if arguments.kind else "--all" if arguments.all else "":
             raise UsageError(f"{option} is for a sweep or a study, {arguments.folder!r} holds a survey; leave it out")
-        text = write_survey(folder)
-        print((folder / SURVEY).read_text(encoding="utf-8").rstrip() if arguments.json else text)
+        write, kept = (write_survey, SURVEY) if is_survey(folder) else (write_joined, JOINED)
+        text = write(folder)
+        print((folder / kept).read_text(encoding="utf-8").rstrip() if arguments.json else text)
         return
     if results := _study(arguments):
         from ..report.figures.style import FORMATS

@@ -9,19 +9,77 @@ from __future__ import annotations
 import ctypes
 import os
 import platform
+import re
 import struct
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from fcntl import ioctl
+from pathlib import Path
+
+from ...cython_src.errors import UsageError, did_you_mean
+from .proc import read_fields
 
 _SYSCALLS = {"x86_64": 298, "aarch64": 241}
-_HARDWARE = 0
+_HARDWARE, _SOFTWARE, _CACHE, _RAW = 0, 1, 3, 4
+_MISSES = 1 << 16
 # Type and number of each event, from linux/perf_event.h; cache misses are those of the last level on common processors.
 EVENTS = {"cycles": (_HARDWARE, 0), "instructions": (_HARDWARE, 1), "llc_misses": (_HARDWARE, 3)}
+# Those that blocks are counted by, unless others are requested; Linux has no number of its own for L2.
+BLOCK_EVENTS = ("instructions", "cycles", "l1_misses", "l2_misses", "llc_misses", "node_loads", "node_misses")
+_FURTHER = {
+    "l1_misses": (_CACHE, 0 | _MISSES),
+    "node_loads": (_CACHE, 6),
+    "node_misses": (_CACHE, 6 | _MISSES),
+    "branch_misses": (_HARDWARE, 5),
+    "task_clock_ns": (_SOFTWARE, 1),
+    "page_faults": (_SOFTWARE, 2),
+    "context_switches": (_SOFTWARE, 3),
+    "cpu_migrations": (_SOFTWARE, 4),
+}
+# L2_RQSTS.MISS since Skylake; L2CacheReqStat of Zen: misses of both L1; L2D_CACHE_REFILL of ARM, which has no vendor.
+_L2_MISSES = {"GenuineIntel": 0x3F24, "AuthenticAMD": 0x0964, None: 0x17}
+_IN_KERNEL = (_FURTHER["context_switches"], _FURTHER["cpu_migrations"])
+MOST_EVENTS = 8  # of a block
 _ATTRIBUTE_BYTES = 128
+NUMBERS = ("count", "enabled", "running")  # that a read gives
 _TIMES = 1 | 2  # read_format: the times enabled and running stand behind the count
-_FLAGS = 1 << 0 | 1 << 1 | 1 << 5 | 1 << 6  # disabled, inherited by new threads, without the kernel and hypervisor
-_CLOSE_ON_EXEC = 8
+_DISABLED_AND_INHERITED = 1 << 0 | 1 << 1  # by new threads
+_USER_ONLY = 1 << 5 | 1 << 6  # without the kernel and hypervisor
+CLOSE_ON_EXEC = 8
 _ENABLE, _DISABLE = 0x2400, 0x2401
+
+
+def attribute(kind: int, config: int, flags: int = 0) -> bytes:
+    """Return the `struct perf_event_attr` of an event."""
+    flags |= 0 if (kind, config) in _IN_KERNEL else _USER_ONLY
+    return struct.pack("IIQQQQQ", kind, _ATTRIBUTE_BYTES, config, 0, 0, _TIMES, flags).ljust(_ATTRIBUTE_BYTES, b"\0")
+
+
+def block_events(names: Sequence[str] = ()) -> dict[str, tuple[int, int]]:
+    """Return type and number of the events that blocks are counted by, `BLOCK_EVENTS` by default.
+
+    Raises
+    ------
+    UsageError
+        A name that is neither known nor `r` and a processor's own number in hexadecimal digits; too many.
+    """
+    known = {**EVENTS, **_FURTHER}
+    vendor = read_fields(Path("/proc/cpuinfo"), ":").get("vendor_id")
+    if vendor in _L2_MISSES:
+        known["l2_misses"] = (_RAW, _L2_MISSES[vendor])
+    result = {}
+    for name in names or (name for name in BLOCK_EVENTS if name in known):
+        if re.fullmatch("r[0-9a-f]{1,16}", name):
+            result[name] = (_RAW, int(name[1:], 16))
+        elif name not in known:
+            raise UsageError(
+                f"counters must be some of {', '.join(known)}, or r and a processor's own number such as r3f24, got "
+                f"{name!r}{did_you_mean(name, known)}"
+            )
+        else:
+            result[name] = known[name]
+    if len(result) > MOST_EVENTS:
+        raise UsageError(f"counters must be at most {MOST_EVENTS} events, got {len(result)}; leave some out")
+    return result
 
 
 class PerfCounters:
@@ -40,13 +98,17 @@ class PerfCounters:
             return
         libc = ctypes.CDLL(None, use_errno=True)
         for name, (kind, config) in events.items():
-            attribute = ctypes.create_string_buffer(_ATTRIBUTE_BYTES)
-            struct.pack_into("IIQQQQQ", attribute, 0, kind, _ATTRIBUTE_BYTES, config, 0, 0, _TIMES, _FLAGS)
-            file = libc.syscall(number, attribute, 0, -1, -1, _CLOSE_ON_EXEC)
+            asked = attribute(kind, config, _DISABLED_AND_INHERITED)
+            file = libc.syscall(number, asked, 0, -1, -1, CLOSE_ON_EXEC)
             if file < 0:
                 self.error = self.error or os.strerror(ctypes.get_errno())
             else:
                 self._files[name] = file
+
+    @property
+    def counted(self) -> list[str]:
+        """Names of the events that can be counted."""
+        return list(self._files)
 
     def start(self) -> None:
         """Go on counting."""

@@ -100,6 +100,20 @@ COUNTERS = (
     Column("energy per step", lambda r: time(r["joules"], "J"), True),
     *ratio_columns("energy / fork-join", "energy"),
 )
+
+
+def block_counter_columns(what: str, rows: Sequence[Mapping[str, Any]]) -> tuple[Column, ...]:
+    """Return the columns of counts in blocks, by kernel or by thread; events are those that the rows have."""
+    events = [name for name in (rows[0] if rows else ()) if name not in ("model", "threads", what, "per_cycle")]
+    return (
+        MODEL,
+        THREADS,
+        text_column(what),
+        *(number_column(name, f"{name.replace('_', ' ')} per step", 0) for name in events),
+        number_column("per_cycle", "instructions per cycle"),
+    )
+
+
 OWN_BEST = (
     THREADS,
     MODEL,

@@ -18,7 +18,7 @@ import pandas as pd
 from ..analysis import factorial
 from ..analysis.accounting import accounting_table, faster_blocks, layer_table, remarks
 from ..analysis.costs import cost_table
-from ..analysis.counters import counter_sentences, counter_table
+from ..analysis.counters import block_counts, block_sentences, counter_sentences, counter_table
 from ..analysis.estimates import EQUIVALENCE_BAND
 from ..analysis.gpu import gpu_table
 from ..analysis.handovers import handover_table
@@ -278,6 +278,10 @@ def _sections_of_cost(sweep: Sweep, plan_id: str) -> Iterable[Section]:
     table = Table("counters", columns.COUNTERS, records_of(counter_table(sweep), plan_id))
     title = "Hardware counters and energy of the timed runs, medians"
     yield of_plan(title, table, sentences=counter_sentences(sweep))
+    counts = zip(("kernel", "thread"), block_counts(sweep, plan_id), strict=True)
+    tables = [Table(f"counters by {what}", columns.block_counter_columns(what, rows), rows) for what, rows in counts]
+    title = "Events in blocks, by kernel and by thread, medians of runs of their own"
+    yield of_plan(title, *tables, sentences=block_sentences(sweep), in_terminal=False, folded=True)
 
 
 def _section(plan_id: str, title: str, *tables: Table, **parts: Any) -> Section:

@@ -453,6 +453,14 @@ class Floors(Part, frozen=True, kw_only=True):
     taskiter: Positive
 
 
+class BlockCounts(Part, frozen=True, kw_only=True):
+    """Events in the blocks of a step, in a run of its own, or why some are missing."""
+
+    by_kernel: dict[Text, dict[Text, Amount | None]]
+    by_thread: list[dict[Text, Amount | None]]
+    error: Text
+
+
 class ProfileRow(Process, frozen=True, kw_only=True, tag="profile"):
     """A run with the event log on, `profile_repeats` times for each configuration, each after a sample, in its process.
     Its times are no step times: the log costs time."""
@@ -479,6 +487,10 @@ class ProfileRow(Process, frozen=True, kw_only=True, tag="profile"):
     barrier: Annotated[Text, says("the model's")]
     iterations: Annotated[Number, says("logged")]
     step_time_s: Annotated[Positive, says("their mean time")]
+    counts: Annotated[
+        BlockCounts | None,
+        says("by kernel and by thread: counts of events in the blocks of a step; `error`: why an event is missing"),
+    ] = None
 
 
 class GpuProfileRow(Process, frozen=True, kw_only=True, tag="gpu_profile"):

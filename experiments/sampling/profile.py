@@ -12,13 +12,16 @@ import numpy as np
 
 from ...cython_src.graphs.task_bench import replica
 from ..bounds.bounds import durations_by_loop, plan_bounds, predicted_times
+from ..machine.perf_counters import PerfCounters, block_events
 from ..subjects.models import bind_for, make_executor
 from ..subjects.subject import build
+from .block_counters import BlockCounters
 from .phases import PHASE_BARRIERS, phase_walls, phases_beside
 from .timing import Stepper
 
 MAX_PROFILE_EVENTS = 250_000  # of 32 bytes, for each worker
 EVENT_LOG_WARMUP = 3  # passes before logging begins, fewer where they take as long as the logged run
+COUNTED_PASSES = 20  # at most
 RUNTIME_COST_RUNS = 7
 RUNTIME_COST_RUN_S = 0.01  # duration of each of these runs
 
@@ -77,6 +80,44 @@ def measure_runtime_cost(job: Mapping[str, Any], plan) -> float:
         return float(np.median(Stepper(executor).pass_times(RUNTIME_COST_RUN_S, RUNTIME_COST_RUNS)))
 
 
+def count_blocks(job: Mapping[str, Any], bound, passes: int) -> dict[str, Any]:
+    """Count events in blocks, in a run of its own, whose time nobody reads.
+
+    Returns
+    -------
+    dict
+        by_kernel: {kernel: {event: count of a step}}; by_thread: the same of each thread; error: why an event is
+        missing, empty where none is.
+    """
+    events = block_events(job.get("counters", ()))
+    with PerfCounters(events) as tried:
+        names, error = tried.counted, tried.error
+    if not names:
+        return {"by_kernel": {}, "by_thread": [], "error": error}
+    with (
+        BlockCounters(bound, job["threads"], [events[name] for name in names]) as counters,
+        make_executor(job["model"], job["threads"], cpus=job["cpus"]) as executor,
+    ):
+        executor.prepare(bound)
+        stepper = Stepper(executor, bound.iteration_stride)
+        stepper.run(1)
+        counters.sums[...] = 0
+        stepper.run(passes)
+    sums, steps = counters.sums, passes * bound.iteration_stride
+
+    def of_step(part: np.ndarray) -> dict[str, float | None]:
+        """Return the counts of a step; events that take turns on the processor's counters are scaled up."""
+        rows = zip(names, part.reshape(-1, len(names), 3).sum(axis=0).tolist(), strict=True)
+        return {name: n * enabled / running / steps if running else None for name, (n, enabled, running) in rows}
+
+    kernels = np.array([loop.kernel for loop in bound.plan.loops])
+    return {
+        "by_kernel": {name: of_step(sums[:, kernels == name]) for name in dict.fromkeys(kernels.tolist())},
+        "by_thread": [of_step(of_worker) for of_worker in sums],
+        "error": error,
+    }
+
+
 def measure_profile(job: Mapping[str, Any], bound=None) -> dict[str, Any]:
     """Run with the event log on: times of blocks, loops and phases, and the graph's bounds with these times.
 
@@ -105,6 +146,7 @@ def measure_profile(job: Mapping[str, Any], bound=None) -> dict[str, Any]:
     loops = durations_by_loop(plan.loops, means)
     return {
         **times,
+        "counts": count_blocks(job, bound, min(passes, COUNTED_PASSES)),
         "phase_wall_s": phase_walls(events, plan, passes) if spec.barrier in PHASE_BARRIERS else None,
         "phase_beside_s": phases_beside(events, plan, passes),
         "runtime_cost_s": measure_runtime_cost(job, plan) if stride == 1 else None,

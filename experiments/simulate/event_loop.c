@@ -506,38 +506,39 @@ static int simulation_run(Simulation *s)
     return num_finished(s) == num_instances(s) ? SIMULATE_DONE : SIMULATE_STUCK;
 }
 
-int simulate_run(const SimulatedGraph *graph, const SimulatedData *data, const SimulatedPolicy *policy,
-                 const SimulatedCosts *costs, const double *bandwidth, const double *slowdown, int32_t num_workers,
-                 int32_t num_iterations, uint64_t seed, SimulatedRun *run)
+int simulate_run(const SimulatedGraph *graph, const SimulatedData *data, const SimulatedNodes *nodes,
+                 const SimulatedPolicy *policy, const SimulatedCosts *costs, const double *bandwidth,
+                 const double *slowdown, int32_t num_workers, int32_t num_iterations, uint64_t seed, SimulatedRun *run)
 {
-    const size_t nodes = (size_t)graph->num_nodes + 1;
+    const size_t count = (size_t)graph->num_nodes + 1;
     Simulation s;
     int status = SIMULATE_NO_MEMORY;
     memset(&s, 0, sizeof(s));
     s.g = graph;
     s.data = data;
+    s.nodes = nodes;
     s.policy = policy;
     s.costs = costs;
     s.run = run;
     s.num_workers = num_workers;
     s.num_iterations = num_iterations;
     s.random = 0x9E3779B97F4A7C15ull * (seed + 1);
-    clock_open(&s.clock, bandwidth, slowdown);
+    clock_open(&s.clock, bandwidth, slowdown, nodes->num_nodes);
     s.workers = calloc((size_t)num_workers, sizeof(Worker));
-    s.pending = calloc(8 * nodes, sizeof(int32_t));
+    s.pending = calloc(8 * count, sizeof(int32_t));
     s.idle = malloc((size_t)num_workers * sizeof(int32_t));
     s.taken = calloc((size_t)graph->num_locks + 1, 1);
     s.holders = calloc((size_t)data->num_cells + 1, sizeof(uint64_t));
     s.touched_at = calloc((size_t)data->num_cells + 1, sizeof(double));
     if (s.workers != NULL && s.pending != NULL && s.idle != NULL && s.taken != NULL && s.holders != NULL &&
         s.touched_at != NULL) {
-        s.released = s.pending + nodes;
-        s.done = s.released + nodes;
-        s.claimed = s.done + nodes;
-        s.older = s.claimed + nodes;
-        s.newer = s.older + nodes;
-        s.home = s.newer + nodes;
-        s.entry = s.home + nodes;
+        s.released = s.pending + count;
+        s.done = s.released + count;
+        s.claimed = s.done + count;
+        s.older = s.claimed + count;
+        s.newer = s.older + count;
+        s.home = s.newer + count;
+        s.entry = s.home + count;
         for (int32_t w = 0; w < num_workers; w++) {
             s.workers[w].newest = s.workers[w].oldest = -1;
             s.workers[w].idle_slot = -1;

@@ -33,6 +33,15 @@ typedef struct SimulatedData {
     double cache_bytes;       /* of the last level */
 } SimulatedData;
 
+/* Where workers are, and tasks' memory; with one node the arrays are not read. */
+typedef struct SimulatedNodes {
+    int32_t num_nodes;          /* CLOCK_NODES at most */
+    const int32_t *worker_node; /* shape (num_workers,) */
+    const int32_t *home;        /* of each task: node that has most of its memory; num_nodes: all alike */
+    const double *remote;       /* shape (num_tasks, num_nodes): how many times as long as near memory a task's memory
+                                   takes on a worker of each node */
+} SimulatedNodes;
+
 typedef struct SimulatedPolicy {
     int32_t kind, schedule, chunk_size, window;
     const int32_t *roots, *root_workers; /* stealing: tasks ready at the start, in the order in which they are pushed */
@@ -59,8 +68,8 @@ typedef struct SimulatedRun {
 } SimulatedRun;
 
 /* bandwidth, slowdown: shape (num_workers + 1,), see shared_clock.h. Returns a SIMULATE_ code. */
-int simulate_run(const SimulatedGraph *graph, const SimulatedData *data, const SimulatedPolicy *policy,
-                 const SimulatedCosts *costs, const double *bandwidth, const double *slowdown, int32_t num_workers,
-                 int32_t num_iterations, uint64_t seed, SimulatedRun *run);
+int simulate_run(const SimulatedGraph *graph, const SimulatedData *data, const SimulatedNodes *nodes,
+                 const SimulatedPolicy *policy, const SimulatedCosts *costs, const double *bandwidth,
+                 const double *slowdown, int32_t num_workers, int32_t num_iterations, uint64_t seed, SimulatedRun *run);
 
 #endif

@@ -12,9 +12,10 @@ LOOPS, EAGER, STEALING, PROGRAMS = SIMULATE_LOOPS, SIMULATE_EAGER, SIMULATE_STEA
 
 
 cdef extern from "experiments/simulate/event_loop.h" nogil:
-    int simulate_run(const SimulatedGraph *graph, const SimulatedData *data, const SimulatedPolicy *policy,
-                     const SimulatedCosts *costs, const double *bandwidth, const double *slowdown, int32_t num_workers,
-                     int32_t num_iterations, uint64_t seed, SimulatedRun *run)
+    int simulate_run(const SimulatedGraph *graph, const SimulatedData *data, const SimulatedNodes *nodes,
+                     const SimulatedPolicy *policy, const SimulatedCosts *costs, const double *bandwidth,
+                     const double *slowdown, int32_t num_workers, int32_t num_iterations, uint64_t seed,
+                     SimulatedRun *run)
 
 
 cdef const int32_t *int32(list keep, values) except NULL:
@@ -25,8 +26,8 @@ cdef const double *float64(list keep, values) except NULL:
     return <const double *> kept(keep, values, np.float64)
 
 
-def run(graph, loop_end, wait_after, seconds, share, extra, creation, locks, data, policy, costs, sharing,
-        int num_workers, int num_iterations, uint64_t seed, bint keep_schedule):
+def run(graph, loop_end, wait_after, seconds, share, extra, creation, locks, data, nodes, policy, costs,
+        sharing, int num_workers, int num_iterations, uint64_t seed, bint keep_schedule):
     """Simulate iterations of a graph.
 
     Parameters
@@ -39,6 +40,8 @@ def run(graph, loop_end, wait_after, seconds, share, extra, creation, locks, dat
         As `commutative_locks` returns them.
     data : tuple (AccessTable, cell_bytes of its accesses, seconds_per_byte, cache_bytes)
         0 seconds: data move from core to core at no cost.
+    nodes : tuple (number of nodes, node of each worker, home of each task, remote of each task and node)
+        As `SimulatedNodes` has them.
     policy : dict
         "kind", "schedule", "chunk_size", "window", "claims": int; "roots", "root_workers", "program",
         "program_first": int32 arrays, empty where the kind has none.
@@ -61,6 +64,7 @@ def run(graph, loop_end, wait_after, seconds, share, extra, creation, locks, dat
     """
     cdef SimulatedGraph g
     cdef SimulatedData d
+    cdef SimulatedNodes n
     cdef SimulatedPolicy p
     cdef SimulatedCosts c
     cdef SimulatedRun r
@@ -83,6 +87,8 @@ def run(graph, loop_end, wait_after, seconds, share, extra, creation, locks, dat
     d.list_offsets, d.list_cells = int32(keep, table.list_offsets), int32(keep, table.list_cells)
     d.access_kind = <const uint8_t *> kept(keep, table.access_kind, np.uint8)
     d.cell_bytes = float64(keep, cell_bytes)
+    n.num_nodes, n.worker_node, n.home = nodes[0], int32(keep, nodes[1]), int32(keep, nodes[2])
+    n.remote = float64(keep, nodes[3])
     p.kind, p.schedule, p.chunk_size = policy["kind"], policy["schedule"], policy["chunk_size"]
     p.window, p.claims, p.num_roots = policy["window"], policy["claims"], len(policy["roots"])
     p.roots, p.root_workers = int32(keep, policy["roots"]), int32(keep, policy["root_workers"])
@@ -101,7 +107,7 @@ def run(graph, loop_end, wait_after, seconds, share, extra, creation, locks, dat
         r.finish = <double *> kept(keep, schedule["finish"], np.float64)
         r.worker = <int32_t *> kept(keep, schedule["worker"], np.int32)
     with nogil:
-        status = simulate_run(&g, &d, &p, &c, bandwidth, slowdown, num_workers, num_iterations, seed, &r)
+        status = simulate_run(&g, &d, &n, &p, &c, bandwidth, slowdown, num_workers, num_iterations, seed, &r)
     if status == SIMULATE_NO_MEMORY:
         raise MemoryError
     if status == SIMULATE_STUCK:

@@ -14,8 +14,10 @@ from msgspec import Meta
 from ...cython_src.errors import UsageError
 from ...cython_src.reading import Amount, Text, check_keys, checked, read_toml
 from ...cython_src.typed_text import MOST_SECONDS
+from ..machine.numa import INTERLEAVE, POLICIES
 
 MAX_CORES = 1024
+MAX_NODES = 16  # shared_clock.h: CLOCK_NODES
 
 Seconds = Annotated[float, Meta(ge=0, lt=MOST_SECONDS)]
 Rate = Annotated[float, Meta(gt=0, lt=1e25)]
@@ -78,6 +80,12 @@ class MachineModel:
         Beyond the last point of `bandwidth_bytes_per_s`; see `saturated` and `continued`.
     barrier_beyond : {"counter", "tree"}
         What a barrier costs beyond the last point of its curve; see `extrapolated`.
+    between_nodes : mapping of str to mapping of str to float
+        Bandwidth of one thread by the NUMA node that it is on, then by that of the memory; empty: one node.
+    threads_per_node : int
+        So many threads are on the first node, as many on the next, and after the last node again on the first.
+    memory_policy : {"interleave", "first_touch", "node0"}
+        Where memory lies if there are several nodes.
     """
 
     name: Text = "ideal"
@@ -92,6 +100,9 @@ class MachineModel:
     spin_s: Annotated[float, Meta(ge=0)] = math.inf
     bandwidth_beyond: Literal["saturates", "proportional"] = "saturates"
     barrier_beyond: Literal["counter", "tree"] = "counter"
+    between_nodes: Mapping[Text, Mapping[Text, Rate]] = field(default_factory=dict)
+    threads_per_node: Threads = MAX_CORES
+    memory_policy: Literal[POLICIES] = INTERLEAVE
     overheads: Overheads = field(default_factory=Overheads)
 
     @property
@@ -99,13 +110,27 @@ class MachineModel:
         """Whether blocks that run at once slow each other down."""
         return bool(self.bandwidth_bytes_per_s or self.capacity)
 
+    @property
+    def num_nodes(self) -> int:
+        """NUMA nodes."""
+        return max(len(self.between_nodes), 1)
+
+    def bandwidth_of_node(self) -> dict[int, float]:
+        """Return the bandwidth of one node by the number of its threads."""
+        result: dict[int, float] = {}
+        for threads, rate in sorted(self.bandwidth_bytes_per_s.items()):
+            nodes = min(-(-threads // self.threads_per_node), self.num_nodes)
+            result.setdefault(-(-threads // nodes), rate / nodes)
+        return result
+
     def sharing(self, threads: int) -> tuple[np.ndarray, np.ndarray] | None:
-        """Return (bandwidth in that of one thread, slowdown of arithmetic) by active threads, shape (threads + 1,)."""
+        """Return (bandwidth of a node in that of one thread, slowdown of arithmetic) by active threads, shape
+        (threads + 1,)."""
         if not self.shares_anything:
             return None
         active = np.arange(1, threads + 1)
         go_on = saturated if self.bandwidth_beyond == "saturates" else continued
-        bandwidth = go_on(self.bandwidth_bytes_per_s or {1: 1.0}, active)
+        bandwidth = go_on(self.bandwidth_of_node() or {1: 1.0}, active)
         capacity = np.minimum(continued(self.capacity or {1: 1.0}, active), active)
         one = bandwidth[0]
         return np.append(1.0, bandwidth / one), np.append(1.0, np.maximum(active / capacity, 1.0))
@@ -191,11 +216,18 @@ def machine_of(values: Mapping[str, Any], source: str) -> MachineModel:
         if key not in values:
             raise UsageError(f"a machine file must say {key}, but {source} does not; see docs/guide/simulate.md")
     try:
-        return checked({"name": source, **values}, MachineModel, str_keys=True)
+        machine = checked({"name": source, **values}, MachineModel, str_keys=True)
     except ValueError as error:
         raise UsageError(
             f"a machine file must have numbers in their ranges, got {error} in {source}; see docs/guide/simulate.md"
         ) from None
+    nodes = machine.between_nodes
+    if len(nodes) > MAX_NODES or any(row.keys() != nodes.keys() for row in nodes.values()):
+        raise UsageError(
+            f"between_nodes of a machine file must have a bandwidth from each of at most {MAX_NODES} nodes to each, "
+            f"got { {node: [*row] for node, row in nodes.items()} } in {source}; see docs/guide/simulate.md"
+        )
+    return machine
 
 
 def read_machine(path: str) -> MachineModel:

@@ -10,7 +10,7 @@ from ...cython_src.binding.bind import bind
 from ...cython_src.graphs.task_bench import task_bench
 from ..machine.core_latency import measure_latency, measure_transfer
 from ..machine.limits import measure_machine
-from ..machine.topology import available_cpus, core_counts, cpu_order
+from ..machine.topology import available_cpus, core_counts, cpu_order, places_of
 from ..results.files import MACHINE, write_atomically
 from ..results.rows import MachineRow, make_row
 from ..sampling.timing import Stepper
@@ -34,6 +34,7 @@ def measure_this_machine(
     cpus = cpu_order(len(available_cpus()))
     line = measure_latency(cpus[0], cpus[1]) if len(cpus) > 1 else 0.0
     wake = measure_latency(cpus[0], cpus[1], sleeps=True, rounds=500) if len(cpus) > 1 else 0.0
+    nodes = [node for _, node, _, _ in places_of(cpus)]
     seconds_per_byte = measure_transfer(cpus[0], cpus[1], TRANSFER_BYTES) if len(cpus) > 1 else 0.0
     return MachineModel(
         name=(environment.get("cpu") or {}).get("model") or platform.node(),
@@ -46,6 +47,11 @@ def measure_this_machine(
         transfer_bytes_per_s=1 / seconds_per_byte if seconds_per_byte else 0.0,
         wake_s=wake,
         spin_s=SPIN_S,
+        between_nodes={
+            on: {memory: pair["bandwidth_bytes_per_s"] for memory, pair in row.items()}
+            for on, row in limits.between_nodes.items()
+        },
+        threads_per_node=next((n for n, node in enumerate(nodes) if node != nodes[0]), len(nodes)),
         overheads=measure_overheads(),
     )
 

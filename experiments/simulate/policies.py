@@ -8,13 +8,15 @@ from functools import cached_property
 
 import numpy as np
 
+from ...cython_src.binding.storage import home_of
 from ...cython_src.errors import UsageError
 from ...cython_src.plan.barriers import barrier_after, record_with_barriers
 from ...cython_src.plan.dependences import TaskGraph, by_priority, remaining_path
 from ...cython_src.plan.locks import commutative_locks
-from ...cython_src.plan.model import Plan
+from ...cython_src.plan.model import READ, Plan
 from ...tasking.executor import expected_cost_ns
 from ...tasking.runtimes import CLAIM_NS, PATIENCE, program_order
+from ..machine.numa import INTERLEAVE, NODE0
 from ..subjects.models import MODELS, ModelSpec
 from . import event_loop
 from .event_loop import EAGER, LOOPS, PROGRAMS, STEALING
@@ -94,11 +96,49 @@ class Subject:
         counts = np.bincount(owners, minlength=len(sizes))
         return (sizes / np.maximum(counts, 1))[table.access_buffer]
 
+    def memory_parts(self, machine: MachineModel, nodes: np.ndarray) -> np.ndarray:
+        """Return the part of each task's bytes on each node of a machine, float64, shape (num_tasks, num_nodes);
+        `nodes`: those of the threads."""
+        num_tasks, num_nodes, table = self.plan.num_tasks, machine.num_nodes, self.plan.accesses
+        if machine.memory_policy == INTERLEAVE:
+            return np.full((num_tasks, num_nodes), 1 / num_nodes)
+        lies = np.zeros(table.num_cells, np.int64)
+        lengths = np.diff(table.list_offsets)[table.access_list]
+        starts = np.repeat(table.list_offsets[table.access_list] - np.cumsum(lengths) + lengths, lengths)
+        cells = table.list_cells[starts + np.arange(len(starts))]
+        tasks = np.repeat(np.repeat(np.arange(num_tasks), np.diff(table.task_offsets)), lengths)
+        if machine.memory_policy != NODE0:  # each cell on the node of the task that writes it first
+            blocks = ((loop, *each) for loop in self.plan.loops for each in enumerate(loop.blocks))
+            homes = nodes[[home_of(*each, len(nodes)) for each in blocks]]
+            written = np.repeat(table.access_kind != READ, lengths)
+            own, first = np.unique(cells[written], return_index=True)
+            lies[own] = homes[tasks[written][first]]
+        sizes = np.repeat(self.cell_bytes, lengths)
+        parts = np.bincount(tasks * num_nodes + lies[cells], sizes, num_tasks * num_nodes).reshape(-1, num_nodes)
+        parts[parts.sum(axis=1) == 0, 0] = 1.0  # of tasks without data
+        return parts / parts.sum(axis=1, keepdims=True)
+
+    def memory_on(self, machine: MachineModel, threads: int) -> tuple[int, np.ndarray, np.ndarray, np.ndarray]:
+        """Return where threads and memory are, and how much longer remote memory takes: `SimulatedNodes` of
+        event_loop.h."""
+        count = machine.num_nodes
+        nodes = np.arange(threads) // machine.threads_per_node % count
+        if count == 1:
+            return 1, nodes, np.zeros(self.plan.num_tasks), np.ones((self.plan.num_tasks, 1))
+        rates = np.array([[row[name] for name in machine.between_nodes] for row in machine.between_nodes.values()])
+        parts = self.memory_parts(machine, nodes)
+        home = np.where(parts.max(axis=1) > 0.5, parts.argmax(axis=1), count)
+        return count, nodes, home, parts @ (rates.diagonal()[:, np.newaxis] / rates).T
+
     def on(self, machine: MachineModel, measured: np.ndarray | None = None) -> tuple[np.ndarray, np.ndarray]:
-        """Return (seconds of each block alone on a machine, the share of it that waits for memory), from its seconds on
-        the machine that measured, by default `seconds`."""
+        """Return (seconds of each block alone on a machine with near memory, the share of it that waits for memory),
+        from its seconds on the machine that measured, by default `seconds`."""
         measured = self.seconds if measured is None else measured
         own = np.minimum(self.measured_on.memory_seconds(self.block_bytes, self.footprint_bytes), measured)
+        if self.measured_on.num_nodes > 1:  # part of the measured time is that of remote memory
+            remote = self.memory_on(self.measured_on, 1)[3][:, 0]
+            taken = np.minimum(own * remote, measured)
+            measured, own = measured - taken + taken / remote, taken / remote
         if machine is self.measured_on:
             seconds, memory = measured, own
         else:
@@ -164,7 +204,8 @@ def simulate(
     per_byte = 1 / machine.transfer_bytes_per_s if moves else 0.0
     data = (subject.plan.accesses, subject.cell_bytes if moves else (), per_byte, machine.last_level_cache_bytes)
     tasks = (graph, loop_end, waits, seconds, share, extra, creation, subject.locks, data)
-    machine_costs = (policy, costs, machine.sharing(threads), threads)
+    nodes = subject.memory_on(machine, threads)
+    machine_costs = (nodes, policy, costs, machine.sharing(threads), threads)
     first = event_loop.run(*tasks, *machine_costs, short, seed, False)
     result = event_loop.run(*tasks, *machine_costs, long, seed, keep_schedule)
     total = float(result["iteration_end"].max())

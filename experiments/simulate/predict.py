@@ -21,6 +21,7 @@ from ..analysis.names import INTERFERENCE, model_rank
 from ..analysis.speeds import best_serial, row_is_usable
 from ..analysis.sweep import Sweep, kept
 from ..bounds.bounds import graph_bounds_of
+from ..machine.numa import INTERLEAVE
 from ..results.files import write_atomically
 from ..results.folder import read_results
 from ..results.rows import MachineRow
@@ -74,7 +75,8 @@ def machine_of_sweep(sweep: Sweep) -> MachineModel:
             "on the machine that measured it"
         )
     machine = read_machine(str(sweep.folder / MACHINE))
-    return replace(machine, capacity={n: sweep.capacity(n).value for n in machine.capacity})
+    capacity = {n: sweep.capacity(n).value for n in machine.capacity}
+    return replace(machine, capacity=capacity, memory_policy=sweep.config.get("memory_policy", INTERLEAVE))
 
 
 def measure_for(folder: str | os.PathLike, then: Mapping[str, Any], limits: MachineRow | None) -> MachineModel:

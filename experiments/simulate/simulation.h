@@ -24,12 +24,14 @@ typedef struct Worker {
     int32_t chunk;      /* loops: of a static schedule with chunks */
     double since;       /* when it became idle or its task started */
     double extra;       /* of the task that waits for its locks */
+    double share, pull; /* of the running task: see clock_start() */
     int64_t turn;       /* among those that wait for locks */
 } Worker;
 
 typedef struct Simulation {
     const SimulatedGraph *g;
     const SimulatedData *data;
+    const SimulatedNodes *nodes;
     const SimulatedPolicy *policy;
     const SimulatedCosts *costs;
     SimulatedRun *run;
@@ -142,10 +144,18 @@ static double move_data(Simulation *s, int32_t w, int32_t task)
     return moved * d->seconds_per_byte;
 }
 
+static inline int32_t home_of(const Simulation *s, int32_t task)
+{
+    return s->nodes->num_nodes > 1 ? s->nodes->home[task] : 0;
+}
+
 static void run_task(Simulation *s, int32_t w, int32_t task, double extra)
 {
+    const SimulatedNodes *nodes = s->nodes;
     Worker *me = worker_of(s, w);
     double seconds = s->g->seconds[task];
+    me->share = s->g->share[task];
+    me->pull = 1;
     extra += s->g->extra[task];
     me->state = BUSY;
     me->task = task;
@@ -157,9 +167,16 @@ static void run_task(Simulation *s, int32_t w, int32_t task, double extra)
         s->run->worker[at] = w;
     }
     s->run->inflation_s -= extra + seconds;
+    if (nodes->num_nodes > 1 && me->share > 0) {
+        double near = seconds * me->share;
+        double slower = nodes->remote[(int64_t)task * nodes->num_nodes + nodes->worker_node[w]];
+        seconds += near * slower - near;
+        me->share = near * slower / seconds;
+        me->pull = 1 / slower;
+    }
     if (s->data->num_cells > 0)
         seconds += move_data(s, w, task);
-    clock_start(&s->clock, seconds + extra, s->g->share[task], w, ++me->stamp);
+    clock_start(&s->clock, seconds + extra, me->share, me->pull, home_of(s, task), w, ++me->stamp);
 }
 
 /* --- locks of commutative accesses --- */
@@ -225,7 +242,7 @@ static void start_task(Simulation *s, int32_t w, int32_t task, double extra)
 static void end_task(Simulation *s, Worker *me)
 {
     int32_t task = me->task, k = s->done[task]++;
-    clock_end(&s->clock, s->g->share[task]);
+    clock_end(&s->clock, me->share, me->pull, home_of(s, task));
     s->run->useful_s += s->g->seconds[task];
     s->run->inflation_s += s->clock.now - me->since;
     s->run->iteration_end[k] = s->clock.now;

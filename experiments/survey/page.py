@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -34,7 +34,7 @@ from ..tables.columns import count_column, percent_column, text_column
 from ..tables.numbers import plural, time
 from . import INFO
 from .handovers import draw_handovers, read_handovers
-from .stages import STAGES, Stage, stages
+from .stages import STAGES, Stage
 
 SURVEY = "survey.json"
 ERRORS = (
@@ -78,7 +78,7 @@ def write_survey(folder: Path) -> str:
         "data": "",
         "environment_id": result["environment_id"],
     }
-    report = Report(facts["title"], facts, warnings=_left_out(folder), sections=sections)
+    report = Report(facts["title"], facts, warnings=_left_out(folder, result["stages"]), sections=sections)
     write_atomically(folder / REPORT, render_html(report, drawn))
     write_atomically(folder / SURVEY, json.dumps({**render_json(report), **result}, indent=1, default=str) + "\n")
     return f"{render_text(report)}\nReport: {folder / REPORT}"
@@ -114,8 +114,8 @@ def _is_measured(folder: Path, stage: Stage) -> bool:
     return rows.exists() and (not stage.axes or bool(read_results(rows.parent).of(SampleRow)))
 
 
-def _left_out(folder: Path) -> list[str]:
-    names = [stage.name for stage in stages() if not _is_measured(folder, stage)]
+def _left_out(folder: Path, planned: Sequence[str]) -> list[str]:
+    names = [stage.name for stage in STAGES if stage.name in planned and not _is_measured(folder, stage)]
     return [f"Not measured yet: {', '.join(names)}. The same command continues in this folder."] if names else []
 
 

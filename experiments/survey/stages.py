@@ -115,14 +115,18 @@ def take_survey(folder: Path, budget_s: float, command: str) -> None:
     end = time.monotonic() + budget_s
     output_folder(folder, INFO)
     say("the machine and its limits")
-    result = {"created": datetime.now(UTC).isoformat(timespec="seconds"), **describe_machine()}
+    todo = stages()
+    result = {
+        "created": datetime.now(UTC).isoformat(timespec="seconds"),
+        "stages": [stage.name for stage in todo],
+        **describe_machine(),
+    }
     write_atomically(folder / INFO, json.dumps(result, indent=1, default=str) + "\n")
     write_machine(str(folder / MACHINE))
     cpus = available_cpus()
     if len(cpus) > 1:
         say(f"hand-overs between {len(cpus)} CPUs")
         write_atomically(folder / HANDOVERS, measure_handovers(cpus))
-    todo = stages()
     for number, stage in enumerate(todo):
         left_s = end - time.monotonic()
         share_s = left_s * stage.share / math.fsum(later.share for later in todo[number:])

@@ -44,6 +44,7 @@ from ...cython_src.networks.own import is_own, name_call
 from ...cython_src.reading import check_keys, check_title
 from ...cython_src.records import Record, about, fields
 from ...cython_src.typed_text import MOST_SECONDS, MOST_THREADS
+from ..machine.perf_counters import BLOCK_EVENTS, block_events
 from ..machine.placement import Placement
 from ..machine.topology import core_counts
 from ..results.folder import short_id
@@ -178,6 +179,13 @@ class Measure(Placement, frozen=True):
             below=1025,
         ),
     ] = 0
+    counters: Annotated[
+        tuple,
+        about(
+            f"events by which a profile counts blocks, by kernel and thread, in place of {', '.join(BLOCK_EVENTS)}; "
+            "r3f24: a processor's own number"
+        ),
+    ] = ()
     inject: Annotated[
         tuple,
         about(f"causes of outliers, some of {', '.join(INJECTIONS)}: each model on most threads is traced with each"),
@@ -216,6 +224,7 @@ class Measure(Placement, frozen=True):
             if cause not in INJECTIONS:
                 near = did_you_mean(str(cause), INJECTIONS)
                 raise UsageError(f"inject must be some of {', '.join(INJECTIONS)}, got {cause!r}{near}")
+        block_events(self.counters)
         if self.memory_limit:
             parse_bytes(self.memory_limit)
 

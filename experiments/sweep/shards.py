@@ -236,6 +236,7 @@ class Site:
             memory_policy=measure.memory_policy,
             seed=measure.seed,
             check_iterations=measure.check_iterations,
+            counters=measure.counters,
             target_s=measure.target_s,
             warmup_s=measure.warmup_s,
             memory_limit=measure.memory_limit,

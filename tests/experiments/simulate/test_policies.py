@@ -231,6 +231,57 @@ def test_bandwidth_is_shared():
     assert simulate(subject, "forkjoin", 4).step_s == pytest.approx(1.0)
 
 
+BETWEEN = {"0": {"0": 1e9, "1": 0.5e9}, "1": {"0": 0.5e9, "1": 1e9}}
+
+
+@pytest.mark.parametrize(
+    ("policy", "alone_s", "together_s"), [("interleave", 6, 2), ("first_touch", 4, 2), ("node0", 4, 4)]
+)
+def test_each_node_has_a_bandwidth_and_remote_memory_takes_longer(policy, alone_s, together_s):
+    """Check four blocks that wait for memory all the time, on two nodes of two threads whose memory serves one thread's
+    bandwidth: alone half of interleaved memory takes twice as long; together both nodes serve, or one."""
+    rates = {1: 1e9, 2: 1e9, 4: 2e9}
+    machine = MachineModel(bandwidth_bytes_per_s=rates, between_nodes=BETWEEN, threads_per_node=2, memory_policy=policy)
+    assert machine.bandwidth_of_node() == {1: 1e9, 2: 1e9}
+    subject = Subject(independent(4), np.full(4, 1.0), MachineModel(bandwidth_bytes_per_s={1: 1e9}))
+    subject.block_bytes = np.full(4, 1e9)
+    assert simulate(subject, "forkjoin", 1, machine).step_s == pytest.approx(alone_s)
+    for model in ("forkjoin", "taskgraph"):
+        assert simulate(subject, model, 4, machine).step_s == pytest.approx(together_s)
+    there = Subject(independent(4), np.full(4, alone_s / 4), machine)  # remote memory is part of what was measured
+    there.block_bytes = subject.block_bytes
+    assert simulate(there, "forkjoin", 1).step_s == pytest.approx(alone_s)
+    assert simulate(there, "forkjoin", 4).step_s == pytest.approx(together_s)
+
+
+def test_a_task_that_runs_away_from_its_memory_takes_longer():
+    """Check first touch: two blocks whose cells the other one's thread wrote first, on two nodes."""
+    machine = MachineModel(
+        bandwidth_bytes_per_s={1: 1e9}, between_nodes=BETWEEN, threads_per_node=1, memory_policy="first_touch"
+    )
+    plan = plan_of([((0,), ()), ((1,), ())], [((1,), ()), ((0,), ())])
+    subject = Subject(plan, np.full(4, 1.0), MachineModel(bandwidth_bytes_per_s={1: 1e9}))
+    subject.block_bytes = np.full(4, 1e9)
+    assert subject.memory_parts(machine, np.array([0, 1])).tolist() == [[1, 0], [0, 1], [0, 1], [1, 0]]
+    run = simulate(subject, "forkjoin", 2, machine)
+    assert run.step_s == pytest.approx(3) and run.inflation_s == pytest.approx(2)
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_one_node_changes_nothing(model):
+    """Check that a machine file with a table of a single node gives the same numbers, bit by bit."""
+    rates, seconds = {1: 1e9, 4: 2e9}, np.random.default_rng(1).uniform(1, 2, 60)
+    runs = []
+    for between in ({}, {"0": {"0": 3e9}}):
+        machine = MachineModel(
+            bandwidth_bytes_per_s=rates, line_s=0.01, between_nodes=between, threads_per_node=2, memory_policy="node0"
+        )
+        subject = Subject(stencil(10, 6), seconds, machine)
+        subject.block_bytes = 1e9 * seconds / 2
+        runs.append(simulate(subject, model, 4))
+    assert runs[0] == runs[1]
+
+
 def test_another_machine_scales_arithmetic_and_memory_apart():
     """Check a machine of twice the peak and half the bandwidth."""
     here = MachineModel(peak_flops_per_s=1e9, bandwidth_bytes_per_s={1: 1e9})

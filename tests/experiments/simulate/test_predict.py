@@ -109,6 +109,8 @@ def test_machine_files(tmp_path):
         ({"colour": 1}, "colour"),
         ({"overheads": {"block": 1}}, "block"),
         ({"bandwidth_bytes_per_s": {"0": 1e9}}, "bandwidth_bytes_per_s"),
+        ({"between_nodes": {"0": {"0": 1e9}, "1": {"0": 1e9}}}, "between_nodes"),
+        ({"memory_policy": "near"}, "memory_policy"),
     ):
         with pytest.raises(UsageError, match=words):
             machine_of({**least, **wrong}, "file")

@@ -1,6 +1,7 @@
-"""A survey: what it leaves, what it lacks when it is interrupted or short of time, and how it goes on."""
+"""A survey: what it leaves, what it lacks when it is interrupted or short of time, how it goes on, several joined."""
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -67,6 +68,46 @@ def test_an_interrupted_survey_has_a_page_of_what_is_there(begun, small, tmp_pat
     monkeypatch.setattr(stages, "measure_comparison", interrupted)
     assert main(["survey", "--budget", "1h", "--out", str(tmp_path / "survey")]) == 130
     assert "Not measured yet: lenet5" in (tmp_path / "survey" / "report.html").read_text()
+
+
+def test_surveys_of_two_machines_are_joined(small, monkeypatch, tmp_path, capsys):
+    """Check copies, table, page and JSON of two machines, one of them another machine's whose stages differ from ours;
+    that each survey is there once, whatever is joined again; and what is refused in a sentence."""
+    here, there, joined = (str(tmp_path / name) for name in ("here", "there", "joined"))
+    assert main(["survey", "--budget", "1h", "--out", here]) == 0
+    shutil.copytree(here, there)
+    for name in ("info.json", "survey.json"):
+        result = json.loads((tmp_path / "there" / name).read_text())
+        result["environment"]["node"] = {"host": "other", "scheduler": "", "boot_id": "0"}
+        result["environment"]["cpu"]["model"] = "Other (R) CPU"
+        result["environment"]["topology"] |= {"cores": 64, "sockets": 2, "nodes": 4}
+        result["machine"]["peak_flops_per_s_1thread"] = 77e9
+        (tmp_path / "there" / name).write_text(json.dumps({**result, "stages": ["lenet5", "gpu"]}))
+    capsys.readouterr()
+    assert main(["merge", here, there, here, "--out", joined]) == 0
+    text, html = capsys.readouterr().out, (tmp_path / "joined" / "report.html").read_text()
+    assert all(part in text for part in ("Other (R) CPU", "64, 2, 4", " 77 "))
+    assert 'href="other_r_cpu/report.html"' in html
+    rows = json.loads((tmp_path / "joined" / "surveys.json").read_text())
+    assert len(rows) == 2 and all((tmp_path / "joined" / row["folder"] / "lenet5" / SAMPLES).exists() for row in rows)
+    assert main(["merge", joined, there, "--out", joined, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == rows
+    assert main(["report", joined]) == 0 and capsys.readouterr().out == text
+    monkeypatch.setattr(stages, "stages", lambda: SMALL[:1])  # of the machine that writes the page
+    assert main(["report", str(tmp_path / "joined" / "other_r_cpu")]) == 0
+    assert "Not measured yet: gpu." in capsys.readouterr().out
+    (tmp_path / "empty").mkdir()
+    for arguments, said in (
+        ([here, str(tmp_path / "empty"), "--out", joined], "must all be surveys or all results folders"),
+        ([here, "--out", there], "--out must be a folder for several surveys"),
+        ([here, "--out", joined, "--nodes", "pooled"], "--nodes is for results folders"),
+        ([here, "--out", str(tmp_path)], "the output folder must be empty or hold results"),
+    ):
+        assert main(["merge", *arguments]) == 2
+        assert said in capsys.readouterr().err
+    (tmp_path / "there" / "survey.json").write_text("{}")
+    assert main(["merge", here, there, "--out", str(tmp_path / "new")]) == 2
+    assert "write it again with forktask report" in capsys.readouterr().err and not (tmp_path / "new").exists()
 
 
 def test_folders_that_hold_no_survey_are_refused(tmp_path):
