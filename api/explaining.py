@@ -118,13 +118,13 @@ class Trace(Shown):
     def caption(self, name: str = "gantt", *, iterations: Number = 3) -> str:
         """Return a figure's caption."""
         from .experiments.analysis.windows import typical
-        from .experiments.report.figures.losses import losses_caption
+        from .experiments.report.figures.losses import losses_chart
         from .experiments.report.gantt import gantt_caption
 
         check_choice("name of figure", name, self.figures)
         if name == "gantt":
             return gantt_caption([typical(log, iterations) for log in self.logs], self.title)
-        return f"{self.title}. {' '.join(losses_caption(self._rows()))}"
+        return f"{self.title}. {' '.join(losses_chart(self._rows(), ()).caption)}"
 
     def write_report(self) -> Path:
         """Write the page report.html, as `Comparison.write_report`."""

@@ -17,8 +17,9 @@ from ..analysis.speeds import is_usable
 from ..analysis.sweep import Sweep
 from ..results.files import write_atomically, write_table
 from ..tables import Table
+from ..tables.columns import USABLE
 from . import columns
-from .sections import speed_rows, with_usable
+from .sections import speed_rows
 from .words import plan_title
 
 EXPORT_FOLDER = "exports"
@@ -104,7 +105,7 @@ def latex_tables(sweep: Sweep) -> str:
     """Return the table of every model and number of threads, a LaTeX table for each plan (package booktabs)."""
     tables = []
     for plan_id in sweep.plan_ids():
-        chosen, rows = with_usable(sweep, Table("speed", columns.SPEED, speed_rows(sweep, plan_id))).cells()
+        chosen, rows = Table("speed", (*columns.SPEED, USABLE), speed_rows(sweep, plan_id)).cells()
         frame = pd.DataFrame(rows, columns=[column.heading for column in chosen])
         style = frame.style.hide(axis="index").format(escape="latex").format_index(escape="latex", axis="columns")
         form = "".join("r" if column.number else "l" for column in chosen)

@@ -26,8 +26,17 @@ from ..events.event_states import COPYING, IN_BLOCK, LOCK, RUNNING, WAITING_DEVI
 from ..events.events import COPIES, read_events
 from ..tables.numbers import format_time, plural
 from ..traces.sweep import SHOWN
-from .figures.heading import LINE, write_lines
-from .figures.style import COLORS, COLUMN_WIDTH_IN, TALLEST_IN, add_legend, blank_figure, in_style, marked
+from .figures.style import (
+    COLORS,
+    COLUMN_WIDTH_IN,
+    LINE,
+    TALLEST_IN,
+    add_legend,
+    blank_figure,
+    in_style,
+    marked,
+    write_lines,
+)
 
 MAX_DRAWN = 60_000  # boxes of a picture; shorter ones are left out first, and the caption says so
 MAX_NAMED = 14  # layers in the legend

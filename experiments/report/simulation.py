@@ -21,8 +21,9 @@ from ..subjects.models import parse_models
 from ..tables import Column, text_table
 from ..tables.columns import USABLE, number_column, percent_column, time_column
 from ..tables.numbers import percent
-from .figures import simulated, style
+from .figures import style
 from .figures.chart import Chart, drawn
+from .figures.speedup import simulation
 from .files import chosen_plan
 from .render_json import plain_row
 from .words import plan_title
@@ -47,7 +48,7 @@ class Simulated:
     @property
     def chart(self) -> Chart:
         """Predicted speedup, measured points and bounds."""
-        return simulated.chart(self.sweep, self.plan_id, *self._asked)
+        return simulation(self.sweep, self.plan_id, *self._asked)
 
     def figure(self, column: str = "double", title: bool = True) -> Figure:
         """Draw the chart."""
@@ -56,7 +57,7 @@ class Simulated:
 
     @property
     def caption(self) -> str:
-        return " ".join(filter(None, simulated.caption(self.sweep, self.plan_id, *self._asked)))
+        return " ".join(filter(None, self.chart.caption))
 
     def as_row(self) -> dict[str, Any]:
         """Return "title", "machine", "rows" (see `prediction_table`) and "error"."""

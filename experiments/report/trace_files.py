@@ -18,7 +18,7 @@ from ..traces.paje import write_paje
 from ..traces.paraver import write_paraver
 from ..traces.perfetto import write_perfetto
 from ..traces.sweep import LOSSES_TABLE, SHOWN
-from .figures.losses import draw_traced, losses_caption
+from .figures.losses import draw_traced, losses_chart
 from .figures.style import FORMATS, save
 from .gantt import draw_gantt, gantt_text
 
@@ -52,7 +52,7 @@ def write_trace_files(folder: str | os.PathLike, title: str, logs: Sequence[Even
         write_table(folder / LOSSES_TABLE, as_table(result))
         texts.append(f"{folder / LOSSES_TABLE}: seconds by model, phase and layer")
         rows = as_rows(result)
-        caption = f"{title}. {' '.join(losses_caption(rows))}\n"
+        caption = f"{title}. {' '.join(losses_chart(rows, ()).caption)}\n"
         texts.append(_save(folder, "losses", partial(draw_traced, rows, title=title), caption))
         for name, write in (("json.gz", write_perfetto), ("prv", write_paraver), ("paje", write_paje)):
             texts.append(write(folder / f"trace.{name}", exported))

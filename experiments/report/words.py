@@ -105,6 +105,11 @@ def t1_text(sweep: Sweep, plan_id: str, name: str = "T1") -> str:
     return f"{name} = {format_time(row['t1_s'])}{where}" + (f" ({', '.join(ratios)} floor)" if ratios else "")
 
 
+def plan_facts(sweep: Sweep, plan_id: str) -> list[str]:
+    """Return what stands above the panels of a figure: the plan, its blocks and T1."""
+    return [sweep.problem_name(plan_id), blocks_text(sweep.plans[plan_id]), t1_text(sweep, plan_id, "$T_1$")]
+
+
 def axes_text(sweep: Sweep, plan_id: str) -> str:
     """Return what tells a plan from the others of its sweep: each swept axis, and its value."""
     return ", ".join(f"{axis_label(axis)} {value_text(sweep.named[plan_id][axis])}" for axis in sweep.axes)

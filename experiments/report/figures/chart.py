@@ -1,7 +1,8 @@
 """Charts: panels of values with their intervals, a line for each model over numbers, or dots in named rows.
 
 A figure says what it shows as a `Chart`, whose panels hold tidy rows; `drawn` draws any of them. So each figure has its
-data, looks like the others, and goes into axes of the user's own.
+data, looks like the others, and goes into axes of the user's own. `figure` makes a function that returns a chart a
+figure of the report.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import math
 import textwrap
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -25,8 +27,18 @@ from ...analysis.sweep import Sweep
 from ...subjects.models import ModelSpec
 from ...tables.numbers import plural
 from .axes import band_handle, cross_out, equivalence_band, series, value_axis, x_axis
-from .heading import write_lines
-from .style import COLUMN_WIDTH_IN, CROSSED, GREY, ModelStyle, add_legend, finish, marker_look, new_figure, panel_title
+from .style import (
+    COLUMN_WIDTH_IN,
+    CROSSED,
+    GREY,
+    ModelStyle,
+    add_legend,
+    finish,
+    marker_look,
+    new_figure,
+    panel_title,
+    write_lines,
+)
 
 FEWEST_PLACES = 3  # numbers of threads over which lines are drawn; of fewer the largest is shown, in rows
 ROW_IN, LINES_IN = 0.16, 1.9  # heights of a row, and of a panel of lines
@@ -98,6 +110,8 @@ class Chart:
         Whether marks without an interval are hollow.
     handles : sequence
         Further entries of the legend.
+    caption : sequence of str
+        Its sentences.
     """
 
     panels: Sequence[Panel]
@@ -115,6 +129,7 @@ class Chart:
     dodged: bool = True
     hollow_unknown: bool = True
     handles: Sequence[Any] = ()
+    caption: Sequence[str] = ()
 
     @property
     def has_unknown(self) -> bool:
@@ -126,6 +141,36 @@ class Chart:
         """Return the rows of all panels, each with the panel's name and what its values are."""
         tables = [p.rows.assign(panel=p.title, quantity=p.label) for p in self.panels]
         return pd.concat(tables, ignore_index=True)
+
+
+class Lacking(UsageError):
+    """Rows do not hold what a figure shows."""
+
+
+@dataclass(frozen=True)
+class FigureKind:
+    """A figure of the report.
+
+    Attributes
+    ----------
+    chart : callable
+        `chart(sweep, plan_id)` returns what it shows, or raises `Lacking`; its name is the figure's.
+    rank : float
+        Its place in lists.
+    one_for : {"plan", "network", "sweep"}
+        For what a report shows one: "plan" (of many plans, for `leading_plans` alone), "network" (it is about plans of
+        one network, and shown for one of `leading_plans`), or "sweep" (it is about all plans, and shown for the main
+        one).
+    """
+
+    chart: Callable[[Sweep, str], Chart]
+    rank: float
+    one_for: str = "plan"
+
+
+def figure(rank: float, one_for: str = "plan") -> Callable[[Callable[[Sweep, str], Chart]], FigureKind]:
+    """Return a decorator that makes a function a `FigureKind`."""
+    return partial(FigureKind, rank=rank, one_for=one_for)
 
 
 def value_rows(table: pd.DataFrame, name: str, x: str | Sequence = "threads", scale: float = 1.0) -> pd.DataFrame:

@@ -58,6 +58,7 @@ CROSSED = "not usable"
 LETTER_IN, ENTRY_IN = 0.052, 0.45  # widths of a letter of a legend, and of a handle with what lies between columns
 MANY = 12  # entries of a legend, of which more are written smaller in a single column
 BESIDE_IN, LINE_IN = 0.95, 0.14  # inches of title, legend and axis, and of each further line of them
+LINE = {"double": 115, "single": 62}  # characters of a line above the panels
 
 
 def marked(name: str, usable: bool) -> str:
@@ -247,6 +248,13 @@ def grow(figure: Figure, by_in: float) -> None:
     """Make a figure taller, a single column up to `TALLEST_IN`."""
     tallest = TALLEST_IN if figure.get_figwidth() <= COLUMN_WIDTH_IN["single"] else math.inf
     figure.set_figheight(min(figure.get_figheight() + max(by_in, 0.0), tallest))
+
+
+def write_lines(figure: Figure, lines: Sequence[str], column: str) -> None:
+    """Write lines above the panels; long ones go on in a further line."""
+    text = "\n".join(textwrap.fill(line, LINE[column]) for line in lines if line)
+    grow(figure, LINE_IN * text.count("\n"))
+    figure.suptitle(text, x=0.008, ha="left", fontsize=8 if column == "double" else 6.5, linespacing=1.25)
 
 
 def _width_in(lengths: Sequence[int], ncols: int, size: float) -> float:

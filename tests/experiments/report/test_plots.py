@@ -26,6 +26,7 @@ from forktask.experiments.report.exports import latex_tables, sample_frame
 from forktask.experiments.report.figures.axes import series
 from forktask.experiments.report.figures.bound_lines import bound_rows
 from forktask.experiments.report.figures.chart import Chart, Panel, drawn
+from forktask.experiments.report.figures.generations import handover_rows
 from forktask.experiments.report.figures.style import (
     CROSSED,
     FORMATS,
@@ -190,7 +191,7 @@ def test_every_figure_fits_a_column(request, case):
             assert box.x0 >= frame.x0 and box.x1 <= frame.x1 and box.y0 >= frame.y0 and box.y1 <= frame.y1, name
         caption, method = figures.caption_file(sweep, name).split("\n\n")
         assert len(caption.split()) <= 60 and "Every model runs the same blocks" in method, name
-        of_several = figures.FIGURES[name].ONE_FOR != "plan" and len(sweep.plan_ids()) > 1
+        of_several = figures.FIGURES[name].one_for != "plan" and len(sweep.plan_ids()) > 1
         assert ("are those of one of" in method) == of_several, name
 
 
@@ -247,17 +248,16 @@ def overlaid():
 
 
 def test_a_new_figure_is_one_file(tmp_path, monkeypatch):
-    """Check that a file with the functions of a figure is found, listed, drawn and captioned."""
+    """Check that a file with the function of a figure is found, listed, drawn and captioned."""
     (tmp_path / "novelty.py").write_text(
         "import pandas as pd\n"
-        "from forktask.experiments.report.figures.chart import Chart, Panel, reference_rows\n"
+        "from forktask.experiments.report.figures.chart import Chart, Panel, figure, reference_rows\n"
         "from forktask.experiments.report.figures.style import ModelStyle\n"
-        "RANK, ONE_FOR = 9, 'plan'\n"
-        "def missing(sweep, plan_id): return ''\n"
-        "def chart(sweep, plan_id):\n"
+        "@figure(9)\n"
+        "def novelty(sweep, plan_id):\n"
         "    rows = reference_rows('news', ['today', 'tomorrow'], [1.0, 2.0])\n"
-        "    return Chart([Panel(rows, 'value')], ['facts'], {'news': ModelStyle('red', 'o', '-')})\n"
-        "def caption(sweep, plan_id): return ['News.']\n"
+        "    styles = {'news': ModelStyle('red', 'o', '-')}\n"
+        "    return Chart([Panel(rows, 'value')], ['facts'], styles, caption=['News.'])\n"
     )
     monkeypatch.setattr(figures, "__path__", [*figures.__path__, str(tmp_path)])
     monkeypatch.setattr(figures, "FIGURES", figures.find_figures())
@@ -377,14 +377,14 @@ def test_ratios_over_hand_overs_show_near_and_far_cpus():
         {"kind": "rounds", "plan_id": plan_id, "repetition": k, "contestants": [*ids], "handover_s": [7e-8]}
         for k in range(9)
     ]
-    assert "near and with far CPUs" in figures.FIGURES["handover"].missing(sweep_of([*rows, *near]), plan_id)
+    assert "near and with far CPUs" in figures.missing(sweep_of([*rows, *near]), "handover", plan_id)
     far = [{**row, "handover_s": [2e-7]} if row["repetition"] < 3 else row for row in near]
     for row in rows:
         if row["kind"] == "sample" and row["model"] == "tasks" and row["repetition"] < 3:
             row |= {name: [1.5 * s for s in row[name]] for name in ("short_times_s", "long_times_s")}
             row["step_time_s"] *= 1.5
     sweep = sweep_of([*rows, *far])
-    result = figures.FIGURES["handover"].rows_of(sweep, plan_id)
+    result = handover_rows(sweep, plan_id)
     assert len(result) == 2 * 9 and {row["left_out"] for row in result if row["handover_s"] > 1e-7} == {True}
     (axis,) = figures.draw(sweep, "handover").axes
     hollow = [line for line in axis.lines if line.get_linestyle() == "None" and line.get_markerfacecolor() == "white"]
