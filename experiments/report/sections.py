@@ -52,9 +52,8 @@ from .figures import left_out
 from .figures.ladder import ladder_rows
 from .figures.losses import rows_of as loss_rows
 from .figures.ratios import node_rows
-from .how_to_read import DEFINITIONS
 from .verdicts import answers, scope_note
-from .words import axes_text, conditions, data_warning, gpu_text, order_note, plan_title, t1_text
+from .words import DEFINITIONS, axes_text, conditions, data_warning, gpu_text, order_note, plan_title, t1_text
 
 RAW_DATA = (
     "Next to this page: samples.jsonl, with one line per process and its turns; summary.csv; layers.csv; figures. "
@@ -87,10 +86,8 @@ class Section:
     plan_id : str
         The plan of the figures.
     definitions : sequence of (word, explanation)
-    in_terminal : bool
-        Whether the text for the terminal holds it too.
-    folded : bool
-        Whether the page shows its tables only when they are asked for.
+    in_terminal, folded : bool
+        Whether the text for the terminal holds it too; whether the page shows its tables only when they are asked for.
     """
 
     title: str
@@ -159,7 +156,7 @@ def records_of(table: pd.DataFrame, plan_id: str | None = None) -> list[dict[str
 def build(sweep: Sweep) -> Report:
     """Return the report of a sweep."""
     sections: list[Section] = []
-    rows = answers(sweep) if len(sweep.samples) else []
+    rows = answers(sweep)
     varying = [c for c in (text_column("plan"), columns.THREADS) if len({c.text(row) for row in rows}) > 1]
     table = Table("in_short", (*varying, *columns.ANSWER), rows)
     if not len(sweep.samples):
@@ -171,6 +168,7 @@ def build(sweep: Sweep) -> Report:
     if len(sweep.samples):
         sections += _comparisons(sweep)
     sections = [replace(s, tables=[judged_table(sweep, table) for table in s.tables]) for s in sections]
+    notes = [scope_note(sweep) if rows else "", data_warning(sweep) if sweep.smoke_test else "", left_out(sweep)]
     return Report(
         title=_title(sweep),
         facts=facts_of(
@@ -182,11 +180,7 @@ def build(sweep: Sweep) -> Report:
             equivalence_band=EQUIVALENCE_BAND,
             scope=scope(sweep),
         ),
-        notes=[
-            *([scope_note(sweep)] if rows else []),
-            *([data_warning(sweep)] if sweep.smoke_test else []),
-            *filter(None, [left_out(sweep)]),
-        ],
+        notes=[*filter(None, notes)],
         warnings=sweep.warnings,
         sections=[*sections, *_closing_sections(sweep)],
         opening=[text for plan_id in sweep.plan_ids() if (text := order_note(sweep, plan_id))],
@@ -340,22 +334,18 @@ def _closing_sections(sweep: Sweep) -> list[Section]:
         section("What differs between nodes", Table("nodes", columns.NODE, limits), differences, about=about_nodes),
         section("Not measured", table, sentences=all_measured, in_terminal=bool(failures)),
         Section("How it was measured", sentences=measured, in_terminal=False),
-        Section("Words", definitions=DEFINITIONS, in_terminal=False),
+        Section("Words", definitions=[*DEFINITIONS.items()], in_terminal=False),
         environment_section(sweep.run),
     ]
 
 
 def phase_sentences(rows: Sequence[Mapping[str, Any]]) -> list[str]:
     """Return what wall and busy times of phases are, for the models among rows of `phase_table`."""
-    busy = list(dict.fromkeys(model_label(row["model"]) for row in rows if row["timed"] == BUSY))
-    if not rows:
-        return []
-    walls = "Wall: from the end of the phase before to its own end; the phases add up to the step."
-    times = (
-        f" Busy: time in blocks, mean over the threads, of {'; '.join(busy)}, whose phases run into each other: "
-        f"waiting belongs to none of them and is left out."
-    )
-    return [walls + (times if busy else "")]
+    text = "Wall: from the end of the phase before to its own end; the phases add up to the step."
+    if busy := dict.fromkeys(model_label(row["model"]) for row in rows if row["timed"] == BUSY):
+        text += f" Busy: time in blocks, mean over the threads, of {'; '.join(busy)}, whose phases run into each "
+        text += "other: waiting belongs to none of them and is left out."
+    return [text]
 
 
 def speed_rows(sweep: Sweep, plan_id: str) -> list[dict[str, Any]]:

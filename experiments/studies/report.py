@@ -25,9 +25,7 @@ from ..report.figures.style import (
     save_asked,
     write_lines,
 )
-from ..report.render_html import DrawnFigure, render_html
-from ..report.render_json import render_json
-from ..report.render_text import render_text
+from ..report.rendering import DrawnFigure, render_html, render_json, render_text
 from ..report.sections import Report, environment_section, facts_of, section
 from ..results.files import write_atomically, write_table
 from ..subjects.memory import format_bytes

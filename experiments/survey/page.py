@@ -19,9 +19,7 @@ from ..metg.table import COLUMNS as METG
 from ..report import columns
 from ..report.figures.style import FIGURE_FOLDER, save
 from ..report.files import REPORT
-from ..report.render_html import DrawnFigure, render_html
-from ..report.render_json import render_json
-from ..report.render_text import render_text
+from ..report.rendering import DrawnFigure, render_html, render_json, render_text
 from ..report.sections import Report, Section, section
 from ..report.verdicts import answers
 from ..results.files import write_atomically

@@ -87,21 +87,14 @@ def draw(
     models: Mapping[str, str] | None = None,
     ax: Axes | None = None,
 ) -> Figure:
-    """Draw one figure of a sweep.
+    """Draw one figure of a sweep, by default of the plan with most samples, whose name stands above the panels.
 
     Parameters
     ----------
-    figure : str
-        One of `FIGURES`.
-    plan_id : str, optional
-        Default: the plan with most samples.
     column : {"single", "double"}
         3.3 in wide and at most 6 in tall, or 7 in wide.
-    title : bool
-        Whether the plan stands above the panels.
     models : mapping of str to str, optional
-        Models that are drawn besides the serial run, in this order, by the names that they get ("": their own);
-        default: all.
+        Models that are drawn besides the serial run, in this order, by the names that they get ("": their own).
     ax : Axes, optional
         Where a figure of one panel is drawn, in place of a figure of its own.
 

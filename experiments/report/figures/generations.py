@@ -45,9 +45,8 @@ def handover_rows(sweep: Sweep, plan_id: str) -> list[dict[str, Any]]:
         if row.plan_id != plan_id or not seconds or times is None or join not in times.index:
             continue
         for model in (model for model in times.index if model != join and sweep.shows(model) and not model.is_gpu):
-            ratio = times[model] / times[join]
             about = {"model": model, "handover_s": median(seconds), "left_out": key in moved}
-            result.append({**about, "ratio": float(ratio)})
+            result.append({**about, "ratio": float(times[model] / times[join])})
     return result
 
 

@@ -9,13 +9,12 @@ import textwrap
 from typing import Any
 
 import pandas as pd
-from matplotlib.lines import Line2D
 
 from ...analysis.estimates import EQUIVALENCE_BAND
 from ...analysis.factorial import effect_table, factorial_table
 from ...analysis.ladder import ladder_table, missing
 from ...analysis.names import model_label
-from ...analysis.speeds import row_is_usable
+from ...analysis.speeds import with_usable
 from ...analysis.sweep import Sweep, kept
 from ...simulate.predict import error_text, prediction_table
 from ...subjects.models import ModelSpec
@@ -23,10 +22,9 @@ from ...tables.numbers import time
 from ..words import blocks_text
 from .chart import Chart, Lacking, Panel, figure, reference_rows, value_rows
 from .speedup import not_simulated
-from .style import COLORS, GREY, ModelStyle, model_styles
+from .style import COLORS, GREY, ModelStyle, mark_handle, model_styles
 
 SIMULATED_THREADS = (8, 64)
-SIMULATED = {"linestyle": "none", "color": GREY, "marker": "o", "markersize": 4}
 SWITCH, WHOLE = "a switch", "all three"
 
 
@@ -71,9 +69,7 @@ def ladder(sweep: Sweep, plan_id: str) -> Chart:
         ]
         panels.append(Panel(pd.concat(rows), "simulated / fork-join", "", "ratio"))
         faces = zip(SIMULATED_THREADS, ("white", GREY), strict=True)
-        handles = [
-            Line2D([], [], markerfacecolor=face, label=f"simulated, {n} threads", **SIMULATED) for n, face in faces
-        ]
+        handles = [mark_handle("o", GREY, f"simulated, {n} threads", markerfacecolor=face) for n, face in faces]
     facts = [sweep.problem_name(plan_id), f"measured on {table['threads'].iloc[0]} threads"]
     styles = model_styles(sweep.samples["model"])
     text = "Each rung removes (−) or adds (+) a wait. Ratios of times with 95 % intervals, to the better "
@@ -98,7 +94,7 @@ def factorial(sweep: Sweep, plan_id: str) -> Chart:
     cells = cells[(cells["threads"] == threads) & (cells["note"] == "")]
     effects = effects[(effects["threads"] == threads) & (effects["kind"] == "attribution")]
     kinds = cells["creation"] + ", " + cells["placement"]
-    cells = cells.assign(usable=[row_is_usable(sweep, row) for row in cells.to_dict("records")], model=kinds)
+    cells = with_usable(sweep, cells).assign(model=kinds)
     styles = {kind: ModelStyle(COLORS[i], "os^"[i], "none") for i, kind in enumerate(dict.fromkeys(kinds))}
     styles |= {SWITCH: ModelStyle(COLORS[7], "o", "none"), WHOLE: ModelStyle("0.2", "o", "none")}
     named = effects.assign(model=effects["effect"].where(effects["effect"] == WHOLE, SWITCH)).rename(

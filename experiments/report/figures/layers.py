@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import numpy as np
 import pandas as pd
-from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 from matplotlib.ticker import FuncFormatter
 
@@ -17,7 +16,7 @@ from ...subjects.models import SERIAL
 from ..words import plan_facts
 from .axes import rows_of_bars
 from .chart import Chart, Lacking, Panel, figure, reference_rows
-from .style import COLORS, ModelStyle, marked
+from .style import COLORS, ModelStyle, mark_handle, marked
 
 OTHERS = "others"
 # Bars name so many layers; the others are summed up. Where these hold less than half of the time, layers of one block
@@ -105,11 +104,8 @@ def layers(sweep: Sweep, plan_id: str) -> Chart:
         panels.append(Panel(data, "fraction of peak", f"arithmetic rate, {title}", paint=paint_rates))
     others_text = others[0] if len(others) == 1 else f"{len(others)} others"
     handles = [Patch(color=colors[n], label=n if n != OTHERS else others_text) for n in colors]
-    handles += [
-        Line2D([], [], linestyle="none", marker=m, color=c, markersize=4, label=phase)
-        for phase, (m, c, _) in MARKERS.items()
-        if (fractions["phase"] == phase).any()
-    ]
+    phases = [phase for phase in MARKERS if (fractions["phase"] == phase).any()]
+    handles += [mark_handle(*MARKERS[phase][:2], phase) for phase in phases]
     height = max(1.7, 0.28 * len(points) + 0.6, 0.12 * len(rated) + 0.4)
     caption = (
         "(a) Busy time of a step by layer, all workers, with shares; longer than the serial bar: blocks ran slower "

@@ -64,8 +64,8 @@ def losses_chart(rows: Sequence[Mapping[str, Any]], facts: Sequence[str]) -> Cha
         caption.append(f"(b) What each cause makes task models faster than {join} (right) or slower.")
     handles = [Patch(color=loss.color, label=loss.label) for loss in LOSSES.values()]
     handles.append(Line2D([], [], color="black", linewidth=0.9, label="measured"))
-    widths, height = (1.25, 1) if others else None, max(1.6, 0.3 * len(rows) + 0.6)
-    return Chart(panels, facts, height=height, widths=widths, handles=handles, caption=caption)
+    height = max(1.6, 0.3 * len(rows) + 0.6)
+    return Chart(panels, facts, height=height, widths=(1.25, 1), handles=handles, caption=caption)
 
 
 def _bars(rows: Sequence[Mapping[str, Any]], names: Sequence[str], label: str, title: str) -> Panel:

@@ -15,15 +15,14 @@ from ...analysis.estimates import EQUIVALENCE_BAND
 from ...analysis.limits import BOUNDS, bound_table
 from ...analysis.memory import LIBRARIES, memory_table
 from ...analysis.names import GRANULARITY, axis_label, model_rank, value_text
-from ...analysis.speeds import PER, axis_table, on_most_threads, row_is_usable, speed_table
+from ...analysis.speeds import PER, axis_table, on_most_threads, speed_table, with_usable
 from ...analysis.sweep import Sweep
 from ...subjects.memory import parse_bytes
 from ...subjects.models import SERIAL, ModelSpec
 from ...tables.numbers import plural
 from ..words import blocks_text, samples_word
-from .bound_lines import bound_rows
 from .chart import Chart, Lacking, Panel, figure, reference_rows, value_rows
-from .speedup import ratio_rows
+from .speedup import bound_lines, ratio_rows
 from .style import GREY, ModelStyle, model_styles
 
 ENDS = ("", "_low", "_high")
@@ -79,7 +78,7 @@ def _over_plans(
         for name in BOUNDS:
             own = valued(limits, [f"{name}_s{end}" for end in ENDS])
             limits[[f"{name}_s{end}" for end in ENDS]] = own[["value", "value_low", "value_high"]].to_numpy()
-        bounds, looks = bound_rows(limits, {*table["model"]} - {SERIAL}, "s", "x")
+        bounds, looks = bound_lines(limits, {*table["model"]} - {SERIAL}, "s", "x")
     if not x_label and len(bounds):
         looks = {name: ModelStyle(GREY, "|", "none") for name in list(looks)[:1]}
         bounds = bounds[bounds["model"].isin(looks)]
@@ -181,8 +180,7 @@ def options(sweep: Sweep, plan_id: str) -> Chart:
         raise Lacking(
             "a figure over options needs at least two values of one, got one; run a sweep such as checkerboard"
         )
-    table = table.assign(usable=[row_is_usable(sweep, row) for row in table.to_dict("records")])
-    axes = list(dict.fromkeys(table["axis"]))[:MAX_AXES]
+    table, axes = with_usable(sweep, table), list(dict.fromkeys(table["axis"]))[:MAX_AXES]
     for axis in axes:
         rows = table[table["axis"] == axis]
         plans = [rows["baseline_plan_id"].iloc[0], *dict.fromkeys(rows["plan_id"])]

@@ -22,13 +22,6 @@ _MARKERS = "osD^vPX*"
 BOUND = "bound"
 
 
-def swept_axis(sweep: Sweep, plan_id: str) -> str:
-    """Return the option whose values are overlaid: granularity, else another one, else one that changes the work."""
-    swept = [a for a in sweep.axes if a not in (NETWORK, INTERFERENCE) and len(sweep.siblings(plan_id, a)) > 1]
-    rank = {GRANULARITY: -1, **{axis: 1 + i for i, axis in enumerate(OTHER_WORK)}}
-    return min(swept, key=lambda axis: rank.get(axis, 0), default="")
-
-
 def _models(sweep: Sweep, plans: Iterable[str]) -> list[ModelSpec]:
     """Return the models shown: the fastest form of each, fork-join first and then those with the shortest times.
 
@@ -71,8 +64,10 @@ def _rows(sweep: Sweep, plans: Mapping[str, str], model: ModelSpec, bases: Mappi
 @figure(4.5, "network")
 def overlay(sweep: Sweep, plan_id: str) -> Chart:
     """Return speedups: a panel for each model, a line for each value, or a row on a single number of threads."""
-    axis = swept_axis(sweep, plan_id)
-    if not axis:
+    swept = [a for a in sweep.axes if a not in (NETWORK, INTERFERENCE) and len(sweep.siblings(plan_id, a)) > 1]
+    # Granularity, else another option, else one that changes the work.
+    rank = {GRANULARITY: -1, **{axis: 1 + i for i, axis in enumerate(OTHER_WORK)}}
+    if not (axis := min(swept, key=lambda axis: rank.get(axis, 0), default="")):
         raise Lacking(
             "an overlay needs at least two values of an option, got one; run a sweep such as gpt2_batch_subsize"
         )

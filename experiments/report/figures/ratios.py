@@ -13,7 +13,7 @@ from ...analysis.estimates import EQUIVALENCE_BAND
 from ...analysis.interference import interference_table
 from ...analysis.names import INTERFERENCE, model_label
 from ...analysis.nodes import sweep_on
-from ...analysis.speeds import estimate_of, interval_columns, is_usable, judged, row_is_usable
+from ...analysis.speeds import estimate_of, interval_columns, is_usable, judged, with_usable
 from ...analysis.sweep import Sweep, kept
 from ..verdicts import answers
 from ..words import blocks_text
@@ -123,8 +123,7 @@ def interference(sweep: Sweep, plan_id: str) -> Chart:
         )
     table = table[table["plan_id"] == plan_id]
     threads = int(table["threads"].max())
-    table = table[table["threads"] == threads]
-    table = table.assign(usable=[row_is_usable(sweep, row) for row in table.to_dict("records")])
+    table = with_usable(sweep, table[table["threads"] == threads])
     stays = {m: m.with_options(preemption="stay") if "preemption" in m.model.fields else m for m in {*table["model"]}}
     table["panel"] = table["model"].map({model: model_label(other) for model, other in stays.items()})
     left = table.groupby("hogs")["capacity"].first()
@@ -141,7 +140,6 @@ def interference(sweep: Sweep, plan_id: str) -> Chart:
         {"stay": "threads keep their CPU", "swap": "waiting workers exchange CPUs with preempted ones"},
         sweep.config.get(INTERFERENCE, ()),
         across=ACROSS,
-        linear=True,
         same_scale=True,
         caption=[
             "Step time with competing processes over that without, of each model; dotted: what the CPU time that they "

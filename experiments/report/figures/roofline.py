@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator, PercentFormatter
 
@@ -22,7 +21,7 @@ from ...subjects.models import SERIAL
 from ..words import plan_facts
 from .axes import rows_of_bars
 from .chart import Chart, Lacking, Panel, figure, reference_rows
-from .style import COLORS, GREY, marked
+from .style import COLORS, GREY, mark_handle, marked
 
 MOST_PLANS, NAMED = 24, 2  # of `bound`, and of its caption
 MOST_KERNELS = 10  # that have a bar of their own
@@ -45,7 +44,7 @@ def roofline(sweep: Sweep, plan_id: str) -> Chart:
     counted = measured_step(sweep, plan_id)
 
     def paint_roofs(axis, column: str) -> None:
-        _roofs(axis, sweep, rows, 4 if column == "double" else 2)
+        _roofs(axis, sweep, rows, counted, 4 if column == "double" else 2)
         if counted:
             axis.plot(counted["intensity"], counted["flops_per_s"] / 1e9, "*", color="0.1", markersize=9, zorder=4)
 
@@ -65,19 +64,14 @@ def roofline(sweep: Sweep, plan_id: str) -> Chart:
         rows_of_bars(axis, labels, "time in the serial step (ms)")
 
     handles = [Patch(color=color, label=f"bound by {bound}, by model") for bound, color in BOUND_COLORS.items()]
-    handles += [
-        Line2D([], [], linestyle="none", marker=marker, color=GREY, markersize=4, label=phase)
-        for phase, marker in MARKERS.items()
-        if any(row["phase"] == phase and row["flops"] for row in rows)
-    ]
+    present = {row["phase"] for row in rows if row["flops"]}
+    handles += [mark_handle(marker, GREY, phase) for phase, marker in MARKERS.items() if phase in present]
     title = marked("time; dark: its floor", is_usable(sweep, (plan_id, SERIAL, 1)))
     panels = [Panel(data, "time in the serial step (ms)", title, paint=paint_bars)]
     if any(row["flops"] for row in rows):
         panels.insert(0, Panel(data[:0], "GFLOP/s", "arithmetic under the roofs, by model", paint=paint_roofs))
-        look = {"linestyle": "none", "marker": "*", "color": "0.1", "markersize": 7, "label": "step, by counters"}
-        handles += [Line2D([], [], **look)] if counted else []
+        handles += [mark_handle("*", "0.1", "step, by counters", 7)] if counted else []
     height = max(2.0, 0.16 * min(len(rows), MOST_KERNELS + 1) + 0.5)
-    widths = (1, 1.1) if len(panels) > 1 else None
     caption = [
         "(a) Kernels with arithmetic; lines: one thread's roofs, dotted those of the caches; area: share of the serial "
         "step. (b) All kernels: floor over time. Operations and bytes are those that the plan declares: a floor is the "
@@ -85,16 +79,15 @@ def roofline(sweep: Sweep, plan_id: str) -> Chart:
         "Star: the step by hardware counters." if counted else "No counters on this machine.",
     ]
     facts = plan_facts(sweep, plan_id)
-    return Chart(panels, facts, height=height, widths=widths, handles=handles, caption=caption)
+    return Chart(panels, facts, height=height, widths=(1, 1.1), handles=handles, caption=caption)
 
 
-def _roofs(axis, sweep: Sweep, rows: list[Mapping[str, Any]], decades: float) -> None:
+def _roofs(axis, sweep: Sweep, rows: list[dict[str, Any]], counted: Mapping[str, float], decades: float) -> None:
     """Draw the roofs of one thread, and a mark for each kernel with arithmetic, its area by its share of the time; an
     axis of more decades than `decades` has a tick for each of them alone."""
     flops_per_s, bytes_per_s = sweep.rates(1)
     ridge = flops_per_s / bytes_per_s
     placed = [row for row in rows if row["flops"] and math.isfinite(row["intensity"])]
-    counted = measured_step(sweep, placed[0]["plan_id"]) if placed else {}
     intensities = [row["intensity"] for row in [*placed, *([counted] if counted else [])]] or [ridge]
     reached = [row["flops"] / row["time_s"] for row in placed] or [flops_per_s]
     low, high = min(*intensities, ridge) / 3, max(*intensities, ridge) * 3
@@ -109,16 +102,9 @@ def _roofs(axis, sweep: Sweep, rows: list[Mapping[str, Any]], decades: float) ->
             place = {"xytext": (-2, 1), "textcoords": "offset points", "ha": "right"}
             axis.annotate(f"L{level}", (middle, middle * rate / 1e9), fontsize=5.5, color="0.4", **place)
     for row in placed:
-        axis.scatter(
-            row["intensity"],
-            row["flops"] / row["time_s"] / 1e9,
-            s=10 + 120 * row["share"],
-            marker=MARKERS.get(row["phase"], "v"),
-            color=[BOUND_COLORS[row["bound"]]],
-            edgecolors="white",
-            linewidths=0.4,
-            zorder=3,
-        )
+        look = {"marker": MARKERS.get(row["phase"], "v"), "edgecolors": "white", "linewidths": 0.4, "zorder": 3}
+        place, color = (row["intensity"], row["flops"] / row["time_s"] / 1e9), [BOUND_COLORS[row["bound"]]]
+        axis.scatter(*place, s=10 + 120 * row["share"], color=color, **look)
     axis.set_xlim(low, high)
     axis.set_ylim(min(*reached, low * bytes_per_s) / 1.5e9, max(*reached, flops_per_s) * 1.6e-9)
     for side, (least, most) in ((axis.xaxis, axis.get_xlim()), (axis.yaxis, axis.get_ylim())):
@@ -126,8 +112,7 @@ def _roofs(axis, sweep: Sweep, rows: list[Mapping[str, Any]], decades: float) ->
         side.set_major_locator(LogLocator(subs=subs, numticks=7))
         side.set_minor_locator(NullLocator())
         side.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
-    axis.set_xlabel("operations a byte")
-    axis.set_ylabel("GFLOP/s")
+    axis.set(xlabel="operations a byte", ylabel="GFLOP/s")
 
 
 def _name(sweep: Sweep, plan_id: str) -> str:

@@ -1,17 +1,20 @@
 """Figures `speedup` and `simulated`: speedup and efficiency over threads, measured with the ratio of each task model to
-the better fork-join form, or by simulation on more threads than were measured."""
+the better fork-join form, or by simulation on more threads than were measured; bounds as thin grey lines with their
+intervals, for all figures that show time, speedup or efficiency."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+import textwrap
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
+import numpy as np
 import pandas as pd
 
 from ....cython_src.errors import UsageError
 from ...analysis.estimates import EQUIVALENCE_BAND, NOT_USABLE
-from ...analysis.limits import bound_table
+from ...analysis.limits import BOUND_NAMES, bound_of, bound_table
 from ...analysis.names import model_label
 from ...analysis.speeds import best_serial, speed_table
 from ...analysis.sweep import Sweep
@@ -19,11 +22,14 @@ from ...simulate import predict
 from ...simulate.machine_model import MachineModel
 from ...subjects.models import ModelSpec
 from ..words import plan_facts
-from .bound_lines import bound_rows
 from .chart import REFERENCES, Chart, Lacking, Panel, figure, ideal_rows, over_threads, reference_rows, value_rows
-from .style import model_styles
+from .style import GREY, ModelStyle, model_styles
 
 SLOWEST = 0.4  # of a speedup's axis
+ALIKE = 0.005  # bounds that differ by less at every number of threads are one line with two names
+_DASHES = {"area": (4, 2), "forkjoin": (1, 1.2), "taskgraph": (6, 1.5, 1, 1.5), "taskiter": (8, 1.5), "brent": (2, 3)}
+_SHORT = {"area": "area", "forkjoin": "fork-join", "taskgraph": "span", "taskiter": "cycle mean", "brent": "Brent"}
+_NONE = pd.DataFrame({name: pd.Series(dtype=object if name == "model" else float) for name in ("model", "x", "value")})
 
 
 @figure(0)
@@ -39,7 +45,7 @@ def speedup(sweep: Sweep, plan_id: str) -> Chart:
     table = pd.concat([table[~gpu], best])
     limits = bound_table(sweep)
     limits = limits[limits["plan_id"] == plan_id] if len(limits) else limits
-    bounds, looks = bound_rows(limits, {*table["model"]})
+    bounds, looks = bound_lines(limits, {*table["model"]})
     counts = sorted({1, *table["threads"].dropna().astype(int)})
     ratio = f"time / {'gpu_forkjoin' if gpu.all() and len(gpu) else 'better fork-join'}"
     panels = [
@@ -56,6 +62,33 @@ def speedup(sweep: Sweep, plan_id: str) -> Chart:
     ]
     styles, places = {**model_styles(sweep.samples["model"]), **REFERENCES, **looks}, sweep.asked_threads(plan_id)
     return over_threads(sweep, Chart(panels, plan_facts(sweep, plan_id), styles, places=places, caption=caption))
+
+
+def bound_lines(limits: pd.DataFrame, models: Iterable[ModelSpec], kind: str = "speedup", x: str = "threads"):
+    """Return rows of a panel with the bounds that hold for some of the models, and the look of each: those that
+    coincide are one line, which has all their names. `limits` has rows like those of `bound_table`, one for each value
+    of column `x`; `kind` is "speedup" or "s", as its columns end."""
+    held = {bound_of(model) for model in models if not (model.is_gpu or model.is_peer)}
+    area = {"area"} if held else set()
+    wanted = [n for n in _DASHES if n in {*area, *held} or (n == "brent" and "taskgraph" in held)]
+    limits = limits.sort_values(x) if len(limits) else limits
+    lines: list[tuple[list[str], pd.DataFrame]] = []
+    for name in wanted:
+        if f"{name}_{kind}" not in limits or not np.isfinite(limits[f"{name}_{kind}"].astype(float)).all():
+            continue  # of a phase alone, or without a serial profile
+        ends = {end or "_value": limits[f"{name}_{kind}{end}"].astype(float) for end in ("", "_low", "_high")}
+        rows = pd.DataFrame({"x": limits[x], **{end[1:]: values for end, values in ends.items()}})
+        same = [names for names, other in lines if np.allclose(rows["value"], other["value"], rtol=ALIKE, atol=0)]
+        same[0].append(name) if same else lines.append(([name], rows))
+    styles = {_name_of_bounds(names): ModelStyle(GREY, "", (0, _DASHES[names[0]])) for names, _ in lines}
+    return pd.concat([_NONE, *(rows.assign(model=_name_of_bounds(names)) for names, rows in lines)]), styles
+
+
+def _name_of_bounds(names: list[str]) -> str:
+    """Return the entry of the legend."""
+    if len(names) == 1:
+        return BOUND_NAMES[names[0]]
+    return textwrap.fill(f"bounds: {', '.join(_SHORT[name] for name in names)}", 26)
 
 
 def _speedups(*rows: pd.DataFrame) -> Panel:
@@ -110,7 +143,7 @@ def simulation(
     is marked."""
     models = list(models or predict.simulated_models(sweep, plan_id))
     table = predict.prediction_table(sweep, plan_id, threads, machine, models, seed)
-    bounds, looks = bound_rows(predict.simulated_bounds(sweep, plan_id, threads, machine), models)
+    bounds, looks = bound_lines(predict.simulated_bounds(sweep, plan_id, threads, machine), models)
     measured = speed_table(sweep)
     of_models = measured["model"].isin(models) if machine is None else False
     measured = measured[(measured["plan_id"] == plan_id) & of_models]

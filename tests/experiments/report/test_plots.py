@@ -24,9 +24,9 @@ from forktask.experiments.analysis.speeds import main_plan, speed_table
 from forktask.experiments.report import figures
 from forktask.experiments.report.exports import latex_tables, sample_frame
 from forktask.experiments.report.figures.axes import series
-from forktask.experiments.report.figures.bound_lines import bound_rows
 from forktask.experiments.report.figures.chart import Chart, Panel, drawn
 from forktask.experiments.report.figures.generations import handover_rows
+from forktask.experiments.report.figures.speedup import bound_lines
 from forktask.experiments.report.figures.style import (
     CROSSED,
     FORMATS,
@@ -38,7 +38,7 @@ from forktask.experiments.report.figures.style import (
     panel_title,
     save,
 )
-from forktask.experiments.report.render_text import render_answers
+from forktask.experiments.report.rendering import render_answers
 from forktask.experiments.report.sections import build
 from forktask.experiments.report.verdicts import answers
 from forktask.experiments.subjects.models import parse_models
@@ -467,11 +467,11 @@ def test_bounds_that_coincide_are_one_line_and_have_intervals():
         {"threads": n, **{f"{b}_speedup{e}": n * f * part for b, f in factors.items() for e, part in ends.items()}}
         for n in (2, 1)
     ]
-    result, styles = bound_rows(pd.DataFrame(rows), parse_models(["forkjoin", "tasks", "taskiter", "gpu_forkjoin"]))
+    result, styles = bound_lines(pd.DataFrame(rows), parse_models(["forkjoin", "tasks", "taskiter", "gpu_forkjoin"]))
     assert [*styles] == ["bounds: area, span, cycle\nmean", "fork-join bound", "Brent's bound"]
     join = result[result["model"] == "fork-join bound"]
     assert join["x"].tolist() == [1, 2] and join["low"].tolist() == pytest.approx([0.72, 1.44])
-    _, styles = bound_rows(pd.DataFrame(rows), parse_models(["tasks:taskwait=loop"]))
+    _, styles = bound_lines(pd.DataFrame(rows), parse_models(["tasks:taskwait=loop"]))
     assert [*styles] == ["area bound", "fork-join bound"]
 
 
@@ -541,6 +541,13 @@ def test_arrows_lead_to_the_side_where_the_value_is():
     with in_style():
         (axis,) = drawn(chart, "single").axes
     assert {text.get_text(): text.xy[0] for text in axis.texts} == {"0.60": 0, "1.58": 1}
+
+
+def test_a_chart_may_have_fewer_panels_than_widths():
+    """Check the figure of layers without one that has arithmetic: a single panel."""
+    with in_style():
+        figure = drawn(replace(dots({"one": 1.0}, label="time"), widths=(1.25, 1)))
+    assert len(figure.axes) == 1
 
 
 def test_a_title_keeps_its_words_and_a_legend_names_what_is_drawn():
