@@ -253,7 +253,7 @@ class Comparison(Shown):
         return f"<Comparison of {models} models on {self._title()}: {len(self.samples)} samples in {self.folder}>"
 
     def __str__(self) -> str:
-        from .experiments.report.render_text import render_text
+        from .experiments.report.rendering import render_text
 
         return render_text(self._built)
 

@@ -118,13 +118,13 @@ class Trace(Shown):
     def caption(self, name: str = "gantt", *, iterations: Number = 3) -> str:
         """Return a figure's caption."""
         from .experiments.analysis.windows import typical
-        from .experiments.report.figures.losses import losses_caption
+        from .experiments.report.figures.losses import losses_chart
         from .experiments.report.gantt import gantt_caption
 
         check_choice("name of figure", name, self.figures)
         if name == "gantt":
             return gantt_caption([typical(log, iterations) for log in self.logs], self.title)
-        return f"{self.title}. {' '.join(losses_caption(self._rows()))}"
+        return f"{self.title}. {' '.join(losses_chart(self._rows(), ()).caption)}"
 
     def write_report(self) -> Path:
         """Write the page report.html, as `Comparison.write_report`."""
@@ -148,28 +148,28 @@ class Simulation(Shown):
     """What `simulate` returns. Printing one prints the table of the command line."""
 
     def __init__(self, result: Simulated):
-        self._found = result
+        self._result = result
 
     @property
     def table(self) -> pd.DataFrame:
         """One row a model and number of threads: simulated and measured step time, error, speedup, efficiency, idle."""
         from .experiments.analysis.names import with_texts
 
-        return with_texts(self._found.table)
+        return with_texts(self._result.table)
 
     @property
     def title(self) -> str:
         """What was simulated: network, options and blocks."""
-        return str(self._found.as_row()["title"])
+        return self._result.title
 
     def caption(self) -> str:
         """Return the figure's caption."""
-        return self._found.caption
+        return self._result.caption
 
     @property
     def error(self) -> str:
         """How far the simulation is off at measured points, in a sentence; empty for another machine."""
-        return str(self._found.as_row()["error"])
+        return self._result.error
 
     def figure(self, *, column: str = "double", title: bool = True) -> Figure:
         """Draw the predicted speedup with measured points and bounds, 7 in ("double") or 3.3 in ("single") wide.
@@ -182,16 +182,16 @@ class Simulation(Shown):
         from .experiments.report.figures.style import COLUMN_WIDTH_IN
 
         check_choice("the column", column, COLUMN_WIDTH_IN)
-        return self._found.figure(column, title)
+        return self._result.figure(column, title)
 
     def figure_data(self) -> pd.DataFrame:
         """Return the numbers behind the figure, one row per value, as `Comparison.figure_data` does."""
         from .experiments.analysis.names import with_texts
 
-        return with_texts(self._found.chart.data())
+        return with_texts(self._result.chart.data())
 
     def _rows(self) -> list[dict[str, Any]]:
-        return list(self._found.as_row()["rows"])
+        return list(self._result.as_row()["rows"])
 
     def __repr__(self) -> str:
         return f"<Simulation of {self.title}: {len(self.table)} points>"
@@ -199,7 +199,7 @@ class Simulation(Shown):
     def __str__(self) -> str:
         from .experiments.report.simulation import format_simulation
 
-        return format_simulation(self._found.as_row())
+        return format_simulation(self._result.as_row())
 
 
 class Diagnosis(Shown):
@@ -274,8 +274,7 @@ def trace(
         No model could be measured and traced.
     """
     from .experiments.machine.topology import core_counts
-    from .experiments.report.files import write_report
-    from .experiments.report.trace_files import write_trace_files
+    from .experiments.report.files import write_report, write_trace_files
     from .experiments.results.folder import dated_folder
     from .experiments.sweep.comparison import measure_comparison
 

@@ -232,7 +232,7 @@ def drawn(name: str, folder: Path) -> Iterator[tuple[str, Figure]]:
 def plans_of(sweep: Sweep, figure: str) -> dict[str, str]:
     """Return the plans of which a figure is drawn, each with the end of its name."""
     leading = leading_plans(sweep)
-    if figure == GANTT or figures.FIGURES[figure].ONE_FOR != "network" or len(leading) == 1:
+    if figure == GANTT or figures.FIGURES[figure].one_for != "network" or len(leading) == 1:
         return {main_plan(sweep): ""}
     return {plan_id: f"-{sweep.records[plan_id]['network']}" for plan_id in leading}
 

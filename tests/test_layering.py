@@ -109,7 +109,6 @@ ARROWS = {
         "gantt": {"figures"},
         "simulation": {"figures"},
         "two_results": {"figures"},
-        "trace_files": {"figures"},
     },
 }
 

@@ -14,7 +14,7 @@ SWITCHES = (("taskgraph", "tasks", "recorded once"), ("taskiter", "taskgraph", "
 
 MOST_FORMS = 3  # of fork-join that come before the models that are compared with them
 
-Contestant = tuple[ModelSpec, int]  # a model on a number of threads
+ModelAndThreads = tuple[ModelSpec, int]
 
 
 class Question(NamedTuple):
@@ -31,14 +31,14 @@ class Question(NamedTuple):
         programs.
     """
 
-    contestant: Contestant
-    references: Sequence[Contestant]
+    contestant: ModelAndThreads
+    references: Sequence[ModelAndThreads]
     what: str
     against: str = ""
 
 
 def questions(
-    contestants: Sequence[Contestant], fastest: Callable[[Sequence[Contestant]], Contestant]
+    contestants: Sequence[ModelAndThreads], fastest: Callable[[Sequence[ModelAndThreads]], ModelAndThreads]
 ) -> Iterator[Question]:
     """Yield the questions of one plan.
 

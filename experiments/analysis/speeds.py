@@ -132,6 +132,11 @@ def row_is_usable(sweep: Sweep, row: Mapping[str, Any]) -> bool:
     return all(point not in sweep.turns or is_usable(sweep, point) for point in points)
 
 
+def with_usable(sweep: Sweep, table: pd.DataFrame) -> pd.DataFrame:
+    """Return a table with the column usable; see `row_is_usable`."""
+    return table.assign(usable=[row_is_usable(sweep, row) for row in table.to_dict("records")])
+
+
 def _plain(value: Any) -> Any:
     """Return an option's value as a cell of a table."""
     return value_text(value) if isinstance(value, (tuple, list)) else value

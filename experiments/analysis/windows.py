@@ -14,7 +14,7 @@ from ..events.events import EventLog
 
 
 @dataclass(frozen=True, eq=False)
-class Window:
+class LogWindow:
     """Some iterations of a logged run.
 
     Parameters
@@ -35,6 +35,11 @@ class Window:
     def stop_ns(self) -> int:
         """End of the last block of these passes."""
         return int(self.stop[self.passes].max())
+
+    @property
+    def length_ns(self) -> int:
+        """Time between them."""
+        return self.stop_ns - self.start_ns
 
     @property
     def start(self) -> np.ndarray:
@@ -164,15 +169,15 @@ def _cycle_of(log: EventLog) -> CycleMean:
     return cycle_mean(log.graph, log.running_ns * 1e-9)
 
 
-def typical(log: EventLog, iterations: int) -> Window:
+def typical(log: EventLog, iterations: int) -> LogWindow:
     """Return the window of so many iterations whose length is the median of all such windows of a run."""
     passes = int(log.about["iterations"] // log.about["stride"])
     count = max(1, min(passes, -(-iterations // log.about["stride"])))
-    whole = Window(log, range(passes))
+    whole = LogWindow(log, range(passes))
     begin, end = whole.start.min(axis=1), whole.stop.max(axis=1)
     length = [end[k : k + count].max() - begin[k : k + count].min() for k in range(passes - count + 1)]
     first = int(np.argsort(length, kind="stable")[(len(length) - 1) // 2])
-    return Window(log, range(first, first + count))
+    return LogWindow(log, range(first, first + count))
 
 
 def layer_names(logs: Sequence[EventLog]) -> list[str]:

@@ -67,7 +67,7 @@ def print_expected(configuration, arguments: Namespace) -> int:
 
 def measure_and_report(configuration, arguments: Namespace) -> int:
     """Measure a sweep, say what failed, and print and draw the rest. Exit code 1: some figure is missing or wrong."""
-    from ..report.trace_files import write_trace_files
+    from ..report.files import write_trace_files
     from ..sweep.comparison import measure_comparison
 
     trace = write_trace_files if arguments.trace else None

@@ -68,8 +68,7 @@ def call(arguments: Namespace) -> int:
 
     from ..machine.placement import Placement
     from ..machine.topology import core_counts
-    from ..report.files import write_report
-    from ..report.trace_files import write_trace_files
+    from ..report.files import write_report, write_trace_files
     from ..results.folder import read_results
     from ..results.rows import TraceRow, values_of
     from ..sweep.comparison import measure_comparison

@@ -65,7 +65,7 @@ def chart(entries: Sequence[Mapping[str, Any]]) -> Chart:
         for number, ((name, threads), own) in enumerate(shown.items())
     ]
     facts = [*graphs.values()] if len(graphs) == 1 else [f"{plural(t, 'thread')}" for t in {t for _, t in shown}]
-    handles, across = model_handles(styles, list(styles)), len(panels) if len(panels) > 2 else 0
+    handles, across = model_handles(styles), len(panels) if len(panels) > 2 else 0
     return Chart(panels, facts, styles, "task granularity (ns)", across=across, same_scale=True, handles=handles)
 
 

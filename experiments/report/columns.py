@@ -30,7 +30,8 @@ ROUNDS = Column("rounds, generations, sessions", lambda r: f"{r['rounds']}, {r['
 PLAN = text_column("plan_name", "plan")
 PROBLEM = text_column("problem")
 VERDICT = text_column("verdict")
-APART = percent_column("apart", "sessions apart", 1)
+POINT = (MODEL, THREADS)
+AGAINST_JOIN = (*ratio_columns("time / fork-join"), VERDICT)
 
 ANSWER = (
     text_column("question"),
@@ -38,65 +39,44 @@ ANSWER = (
     Column("ratio", lambda r: number(r["ratio"], 3), True),
     text_column("amount", "by how much"),
     Column("times", lambda r: _two_times(r["time_s"], r["reference_s"]), True),
-    APART,
-    count_column("generations", "generations"),
-    count_column("sessions"),
+    percent_column("apart", "sessions apart", 1),
+    *map(count_column, ("generations", "sessions")),
 )
 SPEED = (
-    MODEL,
-    THREADS,
+    *POINT,
     ROUNDS,
     time_column("time_s", "time"),
     *ratio_columns("speedup", "speedup", 2),
     percent_column("efficiency", "efficiency", 1),
-    *ratio_columns("time / fork-join"),
-    VERDICT,
+    *AGAINST_JOIN,
     text_column("above_one", "why above 100 %"),
 )
-BY_HANDOVER = (
-    text_column("place", "CPUs"),
-    time_column("handover_s", "hand-over"),
-    PLAN,
-    MODEL,
-    ROUNDS,
-    *ratio_columns("time / fork-join"),
-    VERDICT,
-)
-BY_NODE = (
-    text_column("node"),
-    MODEL,
-    THREADS,
-    count_column("generations"),
-    *ratio_columns("time / fork-join"),
-    VERDICT,
-)
+BY_HANDOVER = (text_column("place", "CPUs"), time_column("handover_s", "hand-over"), PLAN, MODEL, ROUNDS, *AGAINST_JOIN)
+BY_NODE = (text_column("node"), *POINT, count_column("generations"), *AGAINST_JOIN)
 NODE = (
-    text_column("node"),
-    text_column("host"),
+    *map(text_column, ("node", "host")),
     count_column("generations"),
     Column("GFLOP/s of a thread", lambda r: number((r["peak_flops_per_s"] or math.nan) / 1e9, 1), True),
     Column("GB/s of most threads", lambda r: number((r["bandwidth_bytes_per_s"] or math.nan) / 1e9, 1), True),
     number_column("capacity"),
 )
-NODE_DIFFERENCE = (text_column("entry"), text_column("value"), text_column("nodes"))
+NODE_DIFFERENCE = (*map(text_column, ("entry", "value", "nodes")),)
 LADDER = (
     text_column("takes", "removes (−), adds (+)"),
     MODEL,
     time_column("time_s", "time"),
     *ratio_columns("time / rung above", "above", 3),
-    *ratio_columns("time / fork-join"),
-    VERDICT,
+    *AGAINST_JOIN,
     USABLE,
     number_column("simulated_8", "simulated, 8 threads", 3),
     number_column("simulated_64", "64", 3),
 )
 COUNTERS = (
-    MODEL,
-    THREADS,
-    Column("cycles per step", lambda r: number(r["cycles"], 0), True),
-    Column("instructions per step", lambda r: number(r["instructions"], 0), True),
-    Column("instructions per cycle", lambda r: number(r["per_cycle"]), True),
-    Column("last-level misses per step", lambda r: number(r["llc_misses"], 0), True),
+    *POINT,
+    number_column("cycles", "cycles per step", 0),
+    number_column("instructions", "instructions per step", 0),
+    number_column("per_cycle", "instructions per cycle"),
+    number_column("llc_misses", "last-level misses per step", 0),
     Column("energy per step", lambda r: time(r["joules"], "J"), True),
     *ratio_columns("energy / fork-join", "energy"),
 )
@@ -126,10 +106,8 @@ OWN_BEST = (
 AXIS = (
     text_column("value"),
     text_column("baseline", "over"),
-    MODEL,
-    THREADS,
-    text_column("problem"),
-    text_column("granularity"),
+    *POINT,
+    *map(text_column, ("problem", "granularity")),
     time_column("time_s", "time"),
     *ratio_columns("ratio of times"),
     VERDICT,
@@ -138,7 +116,7 @@ AXIS = (
 
 def phase_columns(phases: Sequence[str]) -> tuple[Column, ...]:
     """Return the columns of times, speedups and efficiencies of phases."""
-    result = [MODEL, THREADS, text_column("timed", "time is")]
+    result = [*POINT, text_column("timed", "time is")]
     for phase in phases:
         result += [
             time_column(f"{phase}_s", phase),
@@ -149,8 +127,7 @@ def phase_columns(phases: Sequence[str]) -> tuple[Column, ...]:
 
 
 LAYER = (
-    text_column("layer"),
-    text_column("phase"),
+    *map(text_column, ("layer", "phase")),
     count_column("blocks"),
     time_column("time_s", "time"),
     percent_column("share", "share", 1),
@@ -161,8 +138,7 @@ LAYER = (
     Column("of peak", lambda r: percent(r["peak_fraction"]) if r["flops"] else "", True),
 )
 ROOFLINE = (
-    text_column("kernel"),
-    text_column("phase"),
+    *map(text_column, ("kernel", "phase")),
     count_column("loops"),
     time_column("time_s", "time"),
     percent_column("share", "share", 1),
@@ -172,28 +148,21 @@ ROOFLINE = (
     percent_column("roof", "floor / time"),
 )
 LOSS = (
-    MODEL,
-    THREADS,
+    *POINT,
     time_column("step_time_s", "iteration"),
     *(time_column(f"{name}_s", loss.label) for name, loss in LOSSES.items()),
     USABLE,
 )
 EFFICIENCY = (
-    MODEL,
-    THREADS,
+    *POINT,
     percent_column("global_efficiency", "efficiency"),
     *(number_column(name, digits=3) for name in FACTORS),
     USABLE,
 )
 
 COST = (
-    MODEL,
-    THREADS,
-    time_column("prepare_s", "prepare"),
-    time_column("record_s", "record"),
-    time_column("close_s", "close"),
-    time_column("first_replay_s", "first replay"),
-    time_column("step_s", "step"),
+    *POINT,
+    *map(time_column, ("prepare_s", "record_s", "close_s", "first_replay_s", "step_s")),
     Column("break-even vs tasks", lambda r: str(r["break_even_tasks"]), True),
     Column("vs fork-join", lambda r: str(r["break_even_forkjoin"]), True),
 )
@@ -226,8 +195,7 @@ BOUND = (
 )
 FLOOR_NAMES = {"forkjoin": "fork-join", "taskgraph": "span", "taskiter": "cycle mean", "area": "area"}
 OVERHEAD = (
-    MODEL,
-    THREADS,
+    *POINT,
     time_column("floor_s", "floor"),
     number_column("static_shares", "equal shares / floor", 3),
     time_column("runtime_cost_s", "empty kernels"),
@@ -235,8 +203,7 @@ OVERHEAD = (
     Column(f"within {MOST_OVER:.0%}", lambda r: {WITHIN: "yes", BEYOND: "no"}.get(r["overhead"], r["overhead"])),
 )
 ACCOUNT = (
-    MODEL,
-    THREADS,
+    *POINT,
     time_column("measured_s", "measured"),
     number_column("logged", "logged / timed"),
     *ratio_columns("inflation", "inflation"),
@@ -253,23 +220,18 @@ GPU = (
     time_column("overhead_s", "empty kernels"),
     time_column("busy_s", "kernels"),
     percent_column("idle_share", "idle"),
-    time_column("context_s", "context"),
-    time_column("compilation_s", "compilation"),
-    time_column("prepare_s", "prepare"),
+    *map(time_column, ("context_s", "compilation_s", "prepare_s")),
 )
 FACTORIAL = (
     THREADS,
-    text_column("creation"),
-    text_column("barrier"),
-    text_column("placement"),
+    *map(text_column, ("creation", "barrier", "placement")),
     time_column("time_s", "time"),
     *ratio_columns("time / first cell"),
     text_column("note", ""),
 )
 EFFECT = (
     THREADS,
-    text_column("kind"),
-    text_column("effect"),
+    *map(text_column, ("kind", "effect")),
     number_column("ratio", "time after / before", 3),
     Column("95% interval", lambda r: interval(r["low"], r["high"], 3, JUDGED_AT), True),
     percent_column("share", "share"),
@@ -286,13 +248,12 @@ INTERFERENCE = (
     *ratio_columns("slowdown", "slowdown"),
     percent_column("loss", "loss beyond capacity", 1),
 )
-FAILURE = (MODEL, THREADS, PLAN, text_column("reason"), text_column("message"))
-ENVIRONMENT = (text_column("entry"), text_column("value"))
+FAILURE = (*POINT, PLAN, *map(text_column, ("reason", "message")))
+ENVIRONMENT = (*map(text_column, ("entry", "value")),)
 
 
 MEMORY = (
-    MODEL,
-    THREADS,
+    *POINT,
     size_column("peak_bytes", "peak"),
     *(size_column(part, part) for part in (*dict.fromkeys(KINDS.values()), GRAPH, LIBRARIES, REST)),
 )

@@ -13,12 +13,13 @@ import pandas as pd
 
 from ...cython_src.errors import UsageError
 from ..analysis.load import load
-from ..analysis.speeds import is_usable
+from ..analysis.speeds import with_usable
 from ..analysis.sweep import Sweep
 from ..results.files import write_atomically, write_table
 from ..tables import Table
+from ..tables.columns import USABLE
 from . import columns
-from .sections import speed_rows, with_usable
+from .sections import speed_rows
 from .words import plan_title
 
 EXPORT_FOLDER = "exports"
@@ -28,9 +29,8 @@ def sample_frame(sweep: Sweep) -> pd.DataFrame:
     """Return the raw samples, a row each: whether their point is usable, the plan's options, then the scalar fields of
     the sample."""
     rows = []
-    for row in sweep.samples.to_dict("records"):
-        usable = is_usable(sweep, (row["plan_id"], row["model"], row["threads"]))
-        record = sweep.records[row["plan_id"]]
+    for row in with_usable(sweep, sweep.samples).to_dict("records"):
+        usable, record = row.pop("usable"), sweep.records[row["plan_id"]]
         options = {name: str(value) if isinstance(value, (tuple, list)) else value for name, value in record.items()}
         scalars = {name: value for name, value in row.items() if not isinstance(value, (list, dict, tuple, set))}
         rows.append({"usable": usable, **options, **scalars, "model": str(row["model"])})
@@ -46,10 +46,9 @@ def write_parquet(sweep: Sweep, path: Path) -> None:
         pyarrow is not installed.
     """
     try:
-        import pyarrow  # noqa: F401
+        sample_frame(sweep).to_parquet(path, engine="pyarrow", index=False)
     except ImportError:
         raise UsageError("Parquet needs pyarrow, which is not installed; pip install 'forktask[parquet]'") from None
-    sample_frame(sweep).to_parquet(path, engine="pyarrow", index=False)
 
 
 def extra_p(sweep: Sweep) -> dict[str, Any]:
@@ -58,10 +57,9 @@ def extra_p(sweep: Sweep) -> dict[str, Any]:
     Parameters of a point are the threads and the swept options that are numbers. Plans that differ in options which
     are no numbers have call paths of their own.
     """
-    numeric = [
-        a for a in sweep.axes if all(isinstance(sweep.records[p].get(a), (int, float)) for p in sweep.plan_ids())
-    ]
-    other = [a for a in sweep.axes if a not in numeric]
+    records = [sweep.records[plan_id] for plan_id in sweep.plan_ids()]
+    numeric = [axis for axis in sweep.axes if all(isinstance(record[axis], (int, float)) for record in records)]
+    other = [axis for axis in sweep.axes if axis not in numeric]
     measurements: dict[str, dict[str, list]] = {}
     for (plan_id, model, threads), times in sweep.turns.items():
         record = sweep.records[plan_id]
@@ -70,8 +68,7 @@ def extra_p(sweep: Sweep) -> dict[str, Any]:
         values = [times[turn] for turn in sorted(times)]
         measurements.setdefault(path, {}).setdefault("time", []).append({"point": point, "values": values})
     for metrics in measurements.values():
-        for entries in metrics.values():
-            entries.sort(key=lambda entry: entry["point"])
+        metrics["time"].sort(key=lambda entry: entry["point"])
     return {"parameters": ["threads", *numeric], "measurements": measurements}
 
 
@@ -104,7 +101,7 @@ def latex_tables(sweep: Sweep) -> str:
     """Return the table of every model and number of threads, a LaTeX table for each plan (package booktabs)."""
     tables = []
     for plan_id in sweep.plan_ids():
-        chosen, rows = with_usable(sweep, Table("speed", columns.SPEED, speed_rows(sweep, plan_id))).cells()
+        chosen, rows = Table("speed", (*columns.SPEED, USABLE), speed_rows(sweep, plan_id)).cells()
         frame = pd.DataFrame(rows, columns=[column.heading for column in chosen])
         style = frame.style.hide(axis="index").format(escape="latex").format_index(escape="latex", axis="columns")
         form = "".join("r" if column.number else "l" for column in chosen)
@@ -127,12 +124,7 @@ EXPORTS = {
 
 
 def export_folder(folder: str | os.PathLike, kinds: Sequence[str]) -> list[Path]:
-    """Write exports of a results folder to its folder `exports`, and return their paths.
-
-    Parameters
-    ----------
-    kinds : sequence of str
-        Keys of `EXPORTS`.
+    """Write some of `EXPORTS` of a results folder to its folder `exports`, and return their paths.
 
     Raises
     ------
@@ -142,16 +134,13 @@ def export_folder(folder: str | os.PathLike, kinds: Sequence[str]) -> list[Path]
     sweep = load(folder)
     if not len(sweep.samples):
         raise UsageError(f"an export needs samples, got none in {str(folder)!r}; measure first")
-    paths = []
+    place = Path(folder) / EXPORT_FOLDER
     try:
-        (Path(folder) / EXPORT_FOLDER).mkdir(exist_ok=True)
-        for kind in kinds:
-            name, write = EXPORTS[kind]
-            path = Path(folder) / EXPORT_FOLDER / name
-            write(sweep, path)
-            paths.append(path)
+        place.mkdir(exist_ok=True)
+        for name, write in (EXPORTS[kind] for kind in kinds):
+            write(sweep, place / name)
     except OSError as error:
         raise UsageError(
             f"exports must be writable to {str(folder)!r}, got: {error.strerror}; copy the folder"
         ) from None
-    return paths
+    return [place / EXPORTS[kind][0] for kind in kinds]

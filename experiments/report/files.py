@@ -1,4 +1,5 @@
-"""The files of a report: summary.csv, layers.csv, figures with their captions, and report.html."""
+"""The files of a report: summary.csv, layers.csv, figures with their captions, and report.html; and those of traced
+models besides their logs: pictures, losses, and traces for other tools."""
 
 from __future__ import annotations
 
@@ -6,25 +7,33 @@ import gc
 import json
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
+
+from matplotlib.figure import Figure
 
 from ...cython_src.errors import UsageError, check_choice
 from ...cython_src.reading import decoding, read_regular
 from ..analysis.accounting import layers_of_all
 from ..analysis.load import load
+from ..analysis.losses import all_losses, as_rows, as_table, as_text
 from ..analysis.names import GRANULARITY, INTERFERENCE, value_text
 from ..analysis.phases import summary_table
-from ..analysis.speeds import main_plan, row_is_usable
+from ..analysis.speeds import main_plan, with_usable
 from ..analysis.sweep import Sweep
+from ..analysis.windows import LogWindow, typical
+from ..events.events import EventLog
 from ..results.files import write_atomically, write_table
-from ..traces.sweep import plan_folder
+from ..traces.paje import write_paje
+from ..traces.paraver import write_paraver
+from ..traces.perfetto import write_perfetto
+from ..traces.sweep import LOSSES_TABLE, SHOWN, plan_folder
 from . import figures
+from .figures.losses import draw_traced, losses_chart
 from .figures.style import COLUMN_WIDTH_IN, FIGURE_FOLDER, FORMATS, figure_path, save, save_asked
-from .gantt import draw_traces
-from .render_html import DrawnFigure, render_html
-from .render_json import render_json
-from .render_text import render_answers, render_figure, render_text
+from .gantt import draw_gantt, draw_traces, gantt_text
+from .rendering import DrawnFigure, render_answers, render_figure, render_html, render_json, render_text
 from .sections import Report, build
 from .words import plan_title
 
@@ -32,6 +41,7 @@ REPORT = "report.html"
 SUMMARY = "summary.csv"
 LAYERS = "layers.csv"
 GANTT = "gantt"
+MAX_EXPORTED = 200_000  # events of a model in each trace for another tool
 
 
 def figure_stem(sweep: Sweep, plan_id: str, figure: str) -> str:
@@ -42,34 +52,26 @@ def figure_stem(sweep: Sweep, plan_id: str, figure: str) -> str:
     named = (*("network", "batch", "phase", GRANULARITY), INTERFERENCE)
     swept = [f"{axis}_{value_text(record[axis])}" for axis in sweep.axes if axis not in named]
     cut = [f"batch{record['batch']}", record["phase"], record[GRANULARITY]] if record["phase"] else []
-    words = [figure, record["network"], *cut, *swept]
-    if record[INTERFERENCE]:
-        words.append(f"hogs{record[INTERFERENCE]}")
+    words = [figure, record["network"], *cut, *swept, *([f"hogs{hogs}"] if (hogs := record[INTERFERENCE]) else [])]
     return re.sub(r"[^A-Za-z0-9_.-]+", "_", "-".join(words)).strip("_-")
 
 
 def write_report(out_dir: str | os.PathLike, formats: Sequence[str] = ()) -> Path:
-    """Write summary.csv, layers.csv, figures with their captions, and report.html into a folder; return the page.
-
-    Parameters
-    ----------
-    out_dir : path
-        Holds samples.jsonl.
-    formats : sequence of str
-        Of `FORMATS`, besides SVG; those in which a figure is there already are drawn again too.
-
-    Raises
-    ------
-    UsageError
-        Rows that must not be compared (see `load.sweep_from_rows`), or a folder that cannot be written. Each file of
-        an earlier report is then left as it was, or was replaced as a whole.
-    """
+    """Write the report of a results folder; see `write_sweep`."""
     sweep = load(out_dir)
     return write_sweep(sweep, build(sweep), Path(out_dir), formats)
 
 
 def write_sweep(sweep: Sweep, report: Report, out_dir: Path, formats: Sequence[str] = ()) -> Path:
-    """Write the files of a sweep that was loaded, and its report; see `write_report`."""
+    """Write summary.csv, layers.csv, figures with their captions, and report.html of a sweep that was loaded, and its
+    report, into a folder; return the page. Figures are drawn as SVG, and in formats that are given or there already.
+
+    Raises
+    ------
+    UsageError
+        A folder that cannot be written. Each file of an earlier report is then left as it was, or was replaced as a
+        whole.
+    """
     folder = out_dir / FIGURE_FOLDER
     drawn = []
     try:
@@ -90,9 +92,7 @@ def write_sweep(sweep: Sweep, report: Report, out_dir: Path, formats: Sequence[s
         if len(sweep.samples):
             write_table(out_dir / SUMMARY, summary_table(sweep))
         if sweep.profiles:
-            layers = layers_of_all(sweep)
-            usable = [row_is_usable(sweep, row) for row in layers.to_dict("records")]
-            write_table(out_dir / LAYERS, layers.assign(usable=usable))
+            write_table(out_dir / LAYERS, with_usable(sweep, layers_of_all(sweep)))
         page = out_dir / REPORT
         write_atomically(page, render_html(report, drawn))
     except OSError as error:
@@ -117,7 +117,7 @@ def _gantt(sweep: Sweep, plan_id: str, out_dir: Path) -> list[DrawnFigure]:
 def report_folder(
     out_dir: str | os.PathLike, as_json: bool = False, formats: Sequence[str] = (), whole: bool = False
 ) -> str:
-    """Write the report of a folder, and return its answers, or as text or JSON all of it; see `write_report`."""
+    """Write the report of a folder, and return its answers, or as text or JSON all of it; see `write_sweep`."""
     for kind in formats:
         check_choice("--format", kind, FORMATS)
     sweep = load(out_dir)
@@ -140,21 +140,16 @@ def draw_folder(
     title: bool = True,
     models: Mapping[str, str] | None = None,
 ) -> Path:
-    """Draw one figure, with its caption beside it, and return its path.
+    """Draw one figure of a results folder, with its caption beside it, and return its path, by default
+    DIR/figures/NAME[-single].FORMAT.
 
     Parameters
     ----------
-    folder : path
-        Results folder.
     figure : str
         Name of a figure of the report, or "gantt": traces of all plans, or of the chosen ones, beside each other.
-    column : {"double", "single"}
-    kind : {"pdf", "svg", "png"}
     plan : str, optional
         First characters of a plan's id; default: the one with most samples. Of "gantt": of several, with commas.
-    out : str, optional
-        Default: DIR/figures/NAME[-single].FORMAT.
-    title, models
+    column, title, models
         As for `figures.draw`.
 
     Raises
@@ -202,3 +197,52 @@ def chosen_plan(sweep: Sweep, prefix: str | None) -> str:
         known = "; ".join(f"{p}: {plan_title(sweep, p)}" for p in sweep.plan_ids())
         raise UsageError(f"--plan must begin exactly one plan's id, got {prefix!r}; plans are {known}")
     return result[0]
+
+
+def write_trace_files(folder: str | os.PathLike, title: str, logs: Sequence[EventLog], shown: int = SHOWN) -> list[str]:
+    """Write pictures, losses and traces of a plan's logs; return a sentence for each file and the table of losses.
+    Pictures have so many iterations of each model; the traces as many as `MAX_EXPORTED` events allow.
+
+    Raises
+    ------
+    UsageError
+        A file that cannot be written.
+    """
+    folder = Path(folder)
+    windows = [typical(log, shown) for log in logs]
+    exported = [largest_window(log) for log in logs]
+    texts = []
+    try:
+        texts.append(_save(folder, "gantt", partial(draw_gantt, windows, title=title), gantt_text(windows, title)))
+        result = all_losses(logs)
+        write_table(folder / LOSSES_TABLE, as_table(result))
+        texts.append(f"{folder / LOSSES_TABLE}: seconds by model, phase and layer")
+        rows = as_rows(result)
+        caption = f"{title}. {' '.join(losses_chart(rows, ()).caption)}\n"
+        texts.append(_save(folder, "losses", partial(draw_traced, rows, title=title), caption))
+        for name, write in (("json.gz", write_perfetto), ("prv", write_paraver), ("paje", write_paje)):
+            texts.append(write(folder / f"trace.{name}", exported))
+    except OSError as error:
+        raise UsageError(f"traces must be writable to {os.fspath(folder)!r}, got: {error.strerror}") from None
+    cut = [w.log for w in exported if len(w.passes) * w.log.about["stride"] < w.log.about["iterations"]]
+    if cut:
+        texts.append(
+            f"Traces for other tools hold at most {MAX_EXPORTED} events per model: the first iterations of "
+            f"{', '.join(str(log.model) for log in cut)}"
+        )
+    return [*texts, "", as_text(result)]
+
+
+def largest_window(log: EventLog) -> LogWindow:
+    """Return the first iterations of a log that have at most `MAX_EXPORTED` events."""
+    passes = int(log.about["iterations"] // log.about["stride"])
+    return LogWindow(log, range(max(1, min(passes, passes * MAX_EXPORTED // len(log.events)))))
+
+
+def _save(folder: Path, name: str, draw: Callable[..., Figure], text: str) -> str:
+    for column, stem in (("double", name), ("single", f"{name}-single")):
+        figure = draw(column=column)
+        for kind in FORMATS:
+            save(figure, folder / f"{stem}.{kind}")
+    write_atomically(folder / f"{name}.txt", text)
+    return f"{folder / name}.{{{','.join(FORMATS)}}}: {name}; {name}-single for a column of 3.3 in"

@@ -52,15 +52,13 @@ def diagnose_folder(folder: str | os.PathLike) -> dict[str, Any]:
                 result = diagnose(plans[plan_id])
         except UsageError as error:  # its program is not found here, or makes another plan
             reason = str(error)
-        cases.append({**_row(plan_title(sweep, plan_id), result, reason), "note": order_note(sweep, plan_id)})
+        cases.append(_row(plan_title(sweep, plan_id), result, order_note(sweep, plan_id), reason))
     for plan_id, place, logs in traced(folder, sweep.plans.values()):
         named = f"{plan_title(sweep, plan_id)}: " if plan_id else ""
-        titles = [f"{named}event log of {log.title} in {place}" for log in logs]
-        result = [diagnose_log(log, plans.get(plan_id), logs) for log in logs]
-        undisturbed = [*map(had_cpus, logs)]
-        had += undisturbed
-        notes = ["" if had_all else DISTURBED for had_all in undisturbed]
-        cases += [{**_row(*one), "note": note} for *one, note in zip(titles, result, notes, strict=True)]
+        for log in logs:
+            had.append(had_cpus(log))
+            title, note = f"{named}event log of {log.title} in {place}", "" if had[-1] else DISTURBED
+            cases.append(_row(title, diagnose_log(log, plans.get(plan_id), logs), note))
     if not cases:
         raise UsageError(f"a diagnosis needs samples or event logs, got none in {str(folder)!r}; measure first")
     if all(case["skipped"] for case in cases):
@@ -69,8 +67,8 @@ def diagnose_folder(folder: str | os.PathLike) -> dict[str, Any]:
     return {"cases": cases, "remark": remark}
 
 
-def _row(title: str, findings: Sequence[Finding] = (), skipped: str = "") -> dict[str, Any]:
-    return {"title": title, "findings": [finding.as_row() for finding in findings], "skipped": skipped, "note": ""}
+def _row(title: str, findings: Sequence[Finding], note: str, skipped: str = "") -> dict[str, Any]:
+    return {"title": title, "findings": [finding.as_row() for finding in findings], "skipped": skipped, "note": note}
 
 
 def format_findings(result: Mapping[str, Any]) -> str:

@@ -21,13 +21,22 @@ from ...cython_src.networks.own import short_name
 from ..analysis.losses import LOSSES, classes_of, had_cpus
 from ..analysis.names import NETWORK, axis_label, model_label, model_rank, problem_text, swept_fields, value_text
 from ..analysis.sweep import Sweep
-from ..analysis.windows import Window, layer_names, layer_of_loops, typical
+from ..analysis.windows import LogWindow, layer_names, layer_of_loops, typical
 from ..events.event_states import COPYING, IN_BLOCK, LOCK, RUNNING, WAITING_DEVICE
 from ..events.events import COPIES, read_events
 from ..tables.numbers import format_time, plural
 from ..traces.sweep import SHOWN
-from .figures.heading import LINE, write_lines
-from .figures.style import COLORS, COLUMN_WIDTH_IN, TALLEST_IN, add_legend, blank_figure, in_style, marked
+from .figures.style import (
+    COLORS,
+    COLUMN_WIDTH_IN,
+    LINE,
+    TALLEST_IN,
+    add_legend,
+    blank_figure,
+    in_style,
+    marked,
+    write_lines,
+)
 
 MAX_DRAWN = 60_000  # boxes of a picture; shorter ones are left out first, and the caption says so
 MAX_NAMED = 14  # layers in the legend
@@ -57,29 +66,16 @@ def idle_kinds(events: np.ndarray) -> np.ndarray:
     return np.select([state == each for each in kinds.values()], list(kinds), np.array([*LOSSES])[classes_of(events)])
 
 
-def axis_length_ns(windows: Sequence[Window]) -> int:
+def axis_length_ns(windows: Sequence[LogWindow]) -> int:
     """Return the length of the axis that windows share: of the longest one but those above `LONGEST` medians."""
-    lengths = sorted(window.stop_ns - window.start_ns for window in windows)
+    lengths = sorted(window.length_ns for window in windows)
     return max(length for length in lengths if length <= LONGEST * lengths[(len(lengths) - 1) // 2])
 
 
-def _cut(windows: Sequence[Window]) -> list[Window]:
-    """Return the windows that go on beyond the axis."""
-    end = axis_length_ns(windows)
-    return [window for window in windows if window.stop_ns - window.start_ns > end]
-
-
-def shown_events(window: Window) -> np.ndarray:
+def shown_events(window: LogWindow) -> np.ndarray:
     """Return the events of a window, without what lies between copies: nothing waits there."""
     events = window.events
     return events[(events["state"] == COPYING) | ~np.isin(events["worker"], window.log.lanes_of(COPIES))]
-
-
-def layer_colors(names: Sequence[str]) -> dict[str, tuple[float, float, float]]:
-    """Return a colour for each layer; few of them have none that `IDLE_KINDS` has."""
-    few = [COLORS[i] for i in (0, 2, 4, 9, 5, 6)]
-    palette = few[: len(names)] if len(names) <= len(few) else sns.husl_palette(len(names), l=0.6)
-    return dict(zip(names, palette, strict=True))
 
 
 def phase_color(color: Sequence[float], phase: str) -> tuple[float, ...]:
@@ -88,7 +84,7 @@ def phase_color(color: Sequence[float], phase: str) -> tuple[float, ...]:
     return tuple(c + part * (target - c) for c in color)
 
 
-def fitting(windows: Sequence[Window], column: str) -> list[Window]:
+def fitting(windows: Sequence[LogWindow], column: str) -> list[LogWindow]:
     """Return the windows that a column has room for: of a single one those of the first models besides the serial run,
     of which there is one in any case."""
     if column == "double":
@@ -106,40 +102,45 @@ def fitting(windows: Sequence[Window], column: str) -> list[Window]:
     return [window for window in windows if any(window is other for other in result)]
 
 
-def _height_in(window: Window, column: str) -> float:
+def _height_in(window: LogWindow, column: str) -> float:
     lanes = len(window.log.lanes)
     return _lane_in(window, column) * lanes + (0.62 if column == "double" else 0.42)
 
 
-def _lane_in(window: Window, column: str) -> float:
+def _lane_in(window: LogWindow, column: str) -> float:
     """Return the height of a thread, in inches."""
     most, tallest = (0.24, 6.0) if column == "double" else (0.12, 1.2)
     return min(most, tallest / len(window.log.lanes))
 
 
-def draw_gantt(windows: Sequence[Window], column: str = "double", title: str = "", names: Sequence[str] = ()) -> Figure:
+def draw_gantt(
+    windows: Sequence[LogWindow], column: str = "double", title: str = "", names: Sequence[str] = ()
+) -> Figure:
     """Draw windows one below the other on one time axis: all, or those that fit into a single column. Those with
     `names` of their own in place of their models' are all drawn."""
     windows = windows if names else fitting(windows, column)
     names = names or _names(windows)
     layers = layer_names([window.log for window in windows])
-    colors = layer_colors(layers)
+    few = [COLORS[i] for i in (0, 2, 4, 9, 5, 6)]  # that `IDLE_KINDS` does not have
+    palette = few if len(layers) <= len(few) else sns.husl_palette(len(layers), l=0.6)
+    colors = dict(zip(layers, palette, strict=False))
     heights = [_height_in(window, column) for window in windows]
     with in_style():
         tall = sum(heights) + BESIDE_IN[column]
         figure = blank_figure(column, min(tall, TALLEST_IN) if column == "single" else tall)
         axes = figure.subplots(len(windows), 1, sharex=True, squeeze=False, height_ratios=heights)[:, 0]
-        kinds, means, unit, beyond = set(), [], _unit(windows), _cut(windows)
+        kinds, critical, length_ns = set(), False, axis_length_ns(windows)
+        unit = ("µs", 1e3) if length_ns < 2e6 else ("ms", 1e6)
         as_image = sum(len(shown_events(window)) for window in windows) > MAX_VECTOR
-        axes[-1].set_xlim(0, axis_length_ns(windows) / unit[1])
+        axes[-1].set_xlim(0, length_ns / unit[1])
         for axis, window, name in zip(axes, windows, names, strict=True):
             _draw_lanes(axis, window, colors, kinds, unit, as_image)
             mean = _draw_critical(axis, window, unit)
-            means.append(mean)
+            critical |= mean is not None
             _draw_iterations(axis, window, unit, column)
-            _label(axis, window, name, mean, window in beyond, column)
+            _label(axis, window, name, mean, window.length_ns > length_ns, column)
         axes[-1].set_xlabel(f"time since the first iteration shown ({unit[0]})")
-        _legend(figure, layers, colors, windows, kinds, any(mean is not None for mean in means), column)
+        _legend(figure, layers, colors, windows, kinds, critical, column)
         if title:
             write_lines(figure, [title], column)
         figure.get_layout_engine().execute(figure)
@@ -147,16 +148,7 @@ def draw_gantt(windows: Sequence[Window], column: str = "double", title: str = "
     return figure
 
 
-def _left_out(windows: Sequence[Window]) -> int:
-    """Return how many boxes are too short to be drawn."""
-    return sum(max(0, len(shown_events(window)) - MAX_DRAWN) for window in windows)
-
-
-def _unit(windows: Sequence[Window]) -> tuple[str, float]:
-    return ("µs", 1e3) if axis_length_ns(windows) < 2e6 else ("ms", 1e6)
-
-
-def _draw_lanes(axis, window: Window, colors, kinds: set[str], unit, as_image: bool) -> None:
+def _draw_lanes(axis, window: LogWindow, colors, kinds: set[str], unit, as_image: bool) -> None:
     """Draw the boxes of all threads but those that are too short to be drawn."""
     events, log = shown_events(window), window.log
     if len(events) > MAX_DRAWN:
@@ -181,7 +173,7 @@ def _draw_lanes(axis, window: Window, colors, kinds: set[str], unit, as_image: b
     axis.add_collection(boxes)
 
 
-def _draw_iterations(axis, window: Window, unit, column: str) -> None:
+def _draw_iterations(axis, window: LogWindow, unit, column: str) -> None:
     """Outline each iteration: a bracket above the threads, from its first block to the end of its last, with its number
     where there is room for it."""
     rows: list[int] = []  # end of the last bracket in each row
@@ -207,7 +199,7 @@ def _draw_iterations(axis, window: Window, unit, column: str) -> None:
     axis.set_ylim(len(window.log.lanes) - 0.5, -0.95 - high * len(rows))
 
 
-def _draw_critical(axis, window: Window, unit) -> float | None:
+def _draw_critical(axis, window: LogWindow, unit) -> float | None:
     """Draw the critical cycle as a line through its blocks; returns its mean in seconds, None without one."""
     cycle = window.critical_cycle()
     if cycle is None:
@@ -222,28 +214,23 @@ def _draw_critical(axis, window: Window, unit) -> float | None:
     return cycle.mean_s
 
 
-def _names(windows: Sequence[Window]) -> list[str]:
+def _names(windows: Sequence[LogWindow]) -> list[str]:
     return [marked(model_label(window.log.model), had_cpus(window.log)) for window in windows]
 
 
-def _label(axis, window: Window, name: str, mean_s: float | None, cut: bool, column: str) -> None:
-    log = window.log
+def _label(axis, window: LogWindow, name: str, mean_s: float | None, cut: bool, column: str) -> None:
+    log, wide = window.log, column == "double"
     names = [name for _, name in log.lanes]
-    floor = "" if mean_s is None else f"; critical cycle {format_time(mean_s / log.about['stride'])}"
-    text = f"{name}, {format_time(log.step_s)} an iteration{floor}"
-    if cut:
-        text += f"; goes on to {format_time((window.stop_ns - window.start_ns) * 1e-9)}"
-    if column == "single":
-        text = f"{name}, {format_time(log.step_s)}"
-    axis.set_title(
-        textwrap.fill(text, LINE[column]),
-        fontsize=7.5 if column == "double" else 6.5,
-        pad=3 if column == "double" else 1,
-    )
-    short = (len(names) > 4 or column == "single") and not log.of_gpu
+    text = f"{name}, {format_time(log.step_s)}"
+    if wide:
+        text += " an iteration"
+        text += "" if mean_s is None else f"; critical cycle {format_time(mean_s / log.about['stride'])}"
+        text += f"; goes on to {format_time(window.length_ns * 1e-9)}" if cut else ""
+    axis.set_title(textwrap.fill(text, LINE[column]), fontsize=7.5 if wide else 6.5, pad=3 if wide else 1)
+    short = (len(names) > 4 or not wide) and not log.of_gpu
     every = math.ceil(LABEL_IN[column] / _lane_in(window, column))
     axis.set_yticks(range(0, len(names), every), [str(w) if short else names[w] for w in range(0, len(names), every)])
-    axis.tick_params(axis="y", length=0, labelsize=7 if column == "double" else 5)
+    axis.tick_params(axis="y", length=0, labelsize=7 if wide else 5)
     axis.spines[["top", "right", "left"]].set_visible(False)
 
 
@@ -269,7 +256,7 @@ def _legend(figure, names, colors, windows, kinds, critical: bool, column: str) 
     add_legend(figure, column, handles, 4)
 
 
-def gantt_caption(windows: Sequence[Window], title: str) -> str:
+def gantt_caption(windows: Sequence[LogWindow], title: str) -> str:
     """Return the caption: what is drawn, of which run."""
     count = len(windows[0].passes) * windows[0].log.about["stride"]
     return (
@@ -278,21 +265,8 @@ def gantt_caption(windows: Sequence[Window], title: str) -> str:
     )
 
 
-def gantt_text(windows: Sequence[Window], title: str, names: Sequence[str] = ()) -> str:
+def gantt_text(windows: Sequence[LogWindow], title: str, names: Sequence[str] = ()) -> str:
     """Return the caption, and in a second part what the marks mean and what logging cost."""
-    sentences = _marks(windows)
-    if _cut(windows):
-        sentences.append(f"Models that take more than {LONGEST:g} times the median go on beyond the axis.")
-    if left_out := _left_out(windows):
-        sentences.append(f"{left_out} of the shortest boxes are left out.")
-    if missing := 0 if names else len(windows) - len(fitting(windows, "single")):
-        sentences.append(f"The column of 3.3 in leaves {missing} models out.")
-    sentences.append(_logging(windows, names or _names(windows)))
-    return "\n\n".join([gantt_caption(windows, title), "\n".join(sentences)]) + "\n"
-
-
-def _marks(windows: Sequence[Window]) -> list[str]:
-    """Explain boxes and lines."""
     sentences = [
         "Full boxes are blocks, coloured by layer: light forward, full backward, dark in other phases. Lower boxes are "
         "idle time by its cause. Brackets are iterations, from the first block to the end of the last one."
@@ -307,12 +281,16 @@ def _marks(windows: Sequence[Window]) -> list[str]:
             "The line is the critical cycle of the dependences with the mean block durations of the run, without time "
             "that blocks had no CPU: no schedule on any number of threads takes less time per iteration than its mean."
         )
-    return sentences
-
-
-def _logging(windows: Sequence[Window], names: Sequence[str]) -> str:
-    parts = [f"{window.log.overhead_text} ({name})" for window, name in zip(windows, names, strict=True)]
-    return f"Logging changed the time of a run by {', '.join(parts)}."
+    if any(window.length_ns > axis_length_ns(windows) for window in windows):
+        sentences.append(f"Models that take more than {LONGEST:g} times the median go on beyond the axis.")
+    if left_out := sum(max(0, len(shown_events(window)) - MAX_DRAWN) for window in windows):
+        sentences.append(f"{left_out} of the shortest boxes are left out.")
+    if missing := 0 if names else len(windows) - len(fitting(windows, "single")):
+        sentences.append(f"The column of 3.3 in leaves {missing} models out.")
+    named = zip(windows, names or _names(windows), strict=True)
+    costs = [f"{window.log.overhead_text} ({name})" for window, name in named]
+    sentences.append(f"Logging changed the time of a run by {', '.join(costs)}.")
+    return "\n\n".join([gantt_caption(windows, title), "\n".join(sentences)]) + "\n"
 
 
 def draw_traces(

@@ -24,7 +24,7 @@ FINDINGS = Path("results", "findings.toml")  # of a clone
 CONFIRMED, DIFFERS, OPEN = "confirmed", "differs", "not decided"
 
 
-class Finding(NamedTuple):
+class Published(NamedTuple):
     """A finding that can be measured again: its number, the published folder, the file that measures it, and its ratios
     or effects as `FINDINGS` names them."""
 
@@ -35,18 +35,18 @@ class Finding(NamedTuple):
     effects: Sequence[str]
 
 
-def findings(path: Path = FINDINGS) -> dict[int, Finding]:
+def findings(path: Path = FINDINGS) -> dict[int, Published]:
     """Return the findings of a clone by their numbers."""
     result = {}
     for number, about in read_toml(path, "list of findings")[0].items():
         folder = path.parent / about["folder"]
         own = folder / "sweep.toml"
         file = own if own.exists() else given_or_shipped(folder.name)
-        result[int(number)] = Finding(int(number), folder, file, about.get("ratios", ()), about.get("effects", ()))
+        result[int(number)] = Published(int(number), folder, file, about.get("ratios", ()), about.get("effects", ()))
     return result
 
 
-def finding_named(name: str) -> Finding | None:
+def finding_named(name: str) -> Published | None:
     """Return the finding that a name such as finding3 means; None for another name.
 
     Raises
@@ -68,7 +68,7 @@ def finding_named(name: str) -> Finding | None:
     return known[int(match[1])]
 
 
-def _values(sweep: Sweep, finding: Finding) -> Iterator[tuple[tuple[str, str], Estimate, str]]:
+def _values(sweep: Sweep, finding: Published) -> Iterator[tuple[tuple[str, str], Estimate, str]]:
     """Yield plan and name of each value of a finding, the value, and its verdict."""
     for plan_id in sweep.plan_ids():
         plan, threads = canonical_json(sweep.plans[plan_id].options), max(n for _, n in sweep.points_of(plan_id))
@@ -91,7 +91,7 @@ def judgement(published: Estimate, here: Estimate, *verdicts: str) -> str:
     return OPEN if {UNDECIDED, NOT_USABLE} & {*verdicts} else CONFIRMED
 
 
-def reproduced(finding: Finding, folder: Path | str) -> list[dict[str, Any]]:
+def reproduced(finding: Published, folder: Path | str) -> list[dict[str, Any]]:
     """Return a row for each published value of a finding: plan, name, published, here (None: not measured), scope,
     judgement."""
     before, now = load(finding.folder), load(folder)
@@ -106,7 +106,7 @@ def reproduced(finding: Finding, folder: Path | str) -> list[dict[str, Any]]:
     return rows
 
 
-def reproduced_text(finding: Finding, folder: Path | str) -> str:
+def reproduced_text(finding: Published, folder: Path | str) -> str:
     """Say what became of a finding, one line for each of its values."""
 
     def written(value: Estimate | None) -> str:

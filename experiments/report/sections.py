@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
@@ -42,18 +42,18 @@ from ..analysis.speeds import (
 from ..analysis.sweep import Sweep
 from ..events.events import overhead_text
 from ..results.nodes import leaves
+from ..results.rows import RunRow
 from ..subjects.models import SERIAL
 from ..tables import Column, Table
 from ..tables.columns import USABLE, text_column
 from ..tables.numbers import format_time, plural
 from . import columns
-from .figures import ladder as ladder_figure
 from .figures import left_out
-from .figures import losses as losses_figure
-from .figures import nodes as nodes_figure
-from .how_to_read import DEFINITIONS
+from .figures.ladder import ladder_rows
+from .figures.losses import rows_of as loss_rows
+from .figures.ratios import node_rows
 from .verdicts import answers, scope_note
-from .words import axes_text, conditions, data_warning, gpu_text, order_note, plan_title, t1_text
+from .words import DEFINITIONS, axes_text, conditions, data_warning, gpu_text, order_note, plan_title, t1_text
 
 RAW_DATA = (
     "Next to this page: samples.jsonl, with one line per process and its turns; summary.csv; layers.csv; figures. "
@@ -78,7 +78,7 @@ class Section:
     Attributes
     ----------
     level : int
-        2: a plan, or a part of the whole sweep; 3: below it.
+        2: a plan, or a part of the whole; 3: below it.
     sentences, answers : list of str
         Paragraphs, and a list of findings.
     figures : tuple of str
@@ -86,14 +86,12 @@ class Section:
     plan_id : str
         The plan of the figures.
     definitions : sequence of (word, explanation)
-    in_terminal : bool
-        Whether the text for the terminal holds it too.
-    folded : bool
-        Whether the page shows its tables only when they are asked for.
+    in_terminal, folded : bool
+        Whether the text for the terminal holds it too; whether the page shows its tables only when they are asked for.
     """
 
     title: str
-    level: int = 3
+    level: int = 2
     sentences: Sequence[str] = ()
     answers: Sequence[str] = ()
     tables: Sequence[Table] = ()
@@ -126,21 +124,26 @@ class Report:
     first: str = ""
 
 
-def with_usable(sweep: Sweep, table: Table) -> Table:
-    """Return a table of points with a column, and an entry of each row, that says which may be used."""
+def facts_of(run: RunRow, title: str, **facts: Any) -> dict[str, Any]:
+    """Return the facts of a report, with those of the run."""
+    about = {"title": title, "created": run.created, "forktask": run.environment.get("forktask", "")}
+    return {**about, "command": run.command, **facts, "environment_id": run.environment_id}
+
+
+def section(title: str, *tables: Table, about: Sequence[str] = (), **parts: Any) -> Section:
+    """Return a section; sentences `about` its tables are left out where these have no rows."""
+    told = about if any(table.rows for table in tables) else ()
+    return Section(title, tables=tables, **{"sentences": told, **parts})
+
+
+def judged_table(sweep: Sweep, table: Table) -> Table:
+    """Return a table whose verdicts say for what they hold; one of points with a column, and an entry of each row, that
+    says which may be used."""
+    named = [c._replace(heading=f"{c.heading} {scope(sweep)}") if c.heading == JUDGING else c for c in table.columns]
     if not all({"plan_id", "model", "threads"} <= row.keys() for row in table.rows):
-        return table
+        return replace(table, columns=named)
     rows = [{"usable": row_is_usable(sweep, row), **row} for row in table.rows]
-    return Table(table.name, (*table.columns, USABLE) if table.columns else (), rows)
-
-
-def with_scope(sweep: Sweep, table: Table) -> Table:
-    """Return a table whose verdicts say for what they hold."""
-    named = [
-        column._replace(heading=f"{column.heading} {scope(sweep)}") if column.heading == JUDGING else column
-        for column in table.columns
-    ]
-    return replace(table, columns=tuple(named))
+    return Table(table.name, [*named, USABLE] if named else (), rows)
 
 
 def records_of(table: pd.DataFrame, plan_id: str | None = None) -> list[dict[str, Any]]:
@@ -153,48 +156,35 @@ def records_of(table: pd.DataFrame, plan_id: str | None = None) -> list[dict[str
 def build(sweep: Sweep) -> Report:
     """Return the report of a sweep."""
     sections: list[Section] = []
-    rows = answers(sweep) if len(sweep.samples) else []
+    rows = answers(sweep)
     varying = [c for c in (text_column("plan"), columns.THREADS) if len({c.text(row) for row in rows}) > 1]
     table = Table("in_short", (*varying, *columns.ANSWER), rows)
     if not len(sweep.samples):
-        sections.append(Section("No sample was measured", level=2, sentences=["No sample was measured."]))
+        sections.append(Section("No sample was measured", sentences=["No sample was measured."]))
     if sweep.run.how_to_read:
-        sections.append(
-            Section("How to read the curves", level=2, sentences=[sweep.run.how_to_read], in_terminal=False)
-        )
+        sections.append(Section("How to read the curves", sentences=[sweep.run.how_to_read], in_terminal=False))
     for plan_id in sweep.plan_ids():
-        sections += _sections_of_models(sweep, plan_id)
-        sections += _sections_of_time(sweep, plan_id)
-        sections += _sections_of_cost(sweep, plan_id)
+        sections += _sections_of_plan(sweep, plan_id)
     if len(sweep.samples):
         sections += _comparisons(sweep)
-    shown = [[with_scope(sweep, with_usable(sweep, t)) for t in section.tables] for section in sections]
-    sections = [replace(section, tables=tables) for section, tables in zip(sections, shown, strict=True)]
-    table = with_scope(sweep, with_usable(sweep, table))
-    sections += _closing_sections(sweep)
+    sections = [replace(s, tables=[judged_table(sweep, table) for table in s.tables]) for s in sections]
+    notes = [scope_note(sweep) if rows else "", data_warning(sweep) if sweep.smoke_test else "", left_out(sweep)]
     return Report(
         title=_title(sweep),
-        facts={
-            "title": sweep.config.get("title", ""),
-            "created": sweep.run.created,
-            "forktask": sweep.environment.get("forktask", ""),
-            "command": sweep.run.command,
-            "data": sweep.data,
-            "smoke_test": sweep.smoke_test,
-            "swept": list(sweep.axes),
-            "equivalence_band": EQUIVALENCE_BAND,
-            "scope": scope(sweep),
-            "environment_id": sweep.run.environment_id,
-        },
-        notes=[
-            *([scope_note(sweep)] if rows else []),
-            *([data_warning(sweep)] if sweep.smoke_test else []),
-            *filter(None, [left_out(sweep)]),
-        ],
+        facts=facts_of(
+            sweep.run,
+            sweep.config.get("title", ""),
+            data=sweep.data,
+            smoke_test=sweep.smoke_test,
+            swept=list(sweep.axes),
+            equivalence_band=EQUIVALENCE_BAND,
+            scope=scope(sweep),
+        ),
+        notes=[*filter(None, notes)],
         warnings=sweep.warnings,
-        sections=sections,
+        sections=[*sections, *_closing_sections(sweep)],
         opening=[text for plan_id in sweep.plan_ids() if (text := order_note(sweep, plan_id))],
-        answers=table,
+        answers=judged_table(sweep, table),
         first="forest",
     )
 
@@ -211,87 +201,74 @@ def _title(sweep: Sweep) -> str:
     return f"{shared or plural(len(problems), 'plan')}: {differing}"
 
 
-def _sections_of_models(sweep: Sweep, plan_id: str) -> Iterable[Section]:
-    """Yield how models compare: on each number of threads, over nodes and plans, rung by rung."""
-    of_plan = partial(_section, plan_id)
-    floors = Table("floors", (), records_of(floor_table(sweep), plan_id))
-    facts = {"level": 2, "sentences": [t1_text(sweep, plan_id)]}
-    yield of_plan(plan_title(sweep, plan_id), floors, figures=("speedup", "simulated"), **facts)
-    by_node = [row for row in nodes_figure.rows_of(sweep, plan_id) if row["node"]]
-    yield of_plan("On each node", Table("by_node", columns.BY_NODE, by_node), figures=("nodes",))
-    table = Table("speed", columns.SPEED, speed_rows(sweep, plan_id))
-    yield of_plan("Every model and number of threads", table, figures=("turns", "handover"))
+def _sections_of_plan(sweep: Sweep, plan_id: str) -> Iterator[Section]:
+    """Yield how models compare; where the time of a step goes: phases, a GPU's parts, layers, kernels, threads; and
+    what is spent: one-time costs, time over bounds and floors, loss to competing processes, memory, energy."""
+    part = partial(section, plan_id=plan_id, level=3)
+
+    def table(name: str, shown: Sequence[Column], rows: pd.DataFrame | Sequence[dict[str, Any]]) -> Table:
+        return Table(name, shown, records_of(rows, plan_id) if isinstance(rows, pd.DataFrame) else [*rows])
+
+    floors = table("floors", (), floor_table(sweep))
+    title, texts = plan_title(sweep, plan_id), [t1_text(sweep, plan_id)]
+    yield part(title, floors, figures=("speedup", "simulated"), sentences=texts, level=2)
+    by_node = [row for row in node_rows(sweep, plan_id) if row["node"]]
+    yield part("On each node", table("by_node", columns.BY_NODE, by_node), figures=("nodes",))
+    speeds = table("speed", columns.SPEED, speed_rows(sweep, plan_id))
+    yield part("Every model and number of threads", speeds, figures=("turns", "handover"))
     if plan_id in leading_plans(sweep):
         over = ("batch", "run_time_over_batch", "memory", "granularity", "overlay", "options", "bound")
-        yield of_plan("Over a property of the plan", figures=over)
-    rungs = ladder_figure.rows_of(sweep, plan_id)
+        yield part("Over a property of the plan", figures=over)
+    rungs = ladder_rows(sweep, plan_id)
     title = f"The ladder from fork-join to tasks, {rungs[0]['threads']} threads" if rungs else ""
-    yield of_plan(title, Table("ladder", columns.LADDER, rungs), figures=("ladder",))
+    yield part(title, table("ladder", columns.LADDER, rungs), figures=("ladder",))
 
-
-def _sections_of_time(sweep: Sweep, plan_id: str) -> Iterable[Section]:
-    """Yield where the time of a step goes: phases, a GPU's parts, layers, kernels, threads."""
-    of_plan = partial(_section, plan_id)
-    phases = records_of(phase_table(sweep), plan_id)
-    table = Table("phases", columns.phase_columns(phases_of(sweep, plan_id)), phases)
-    texts = {"sentences": phase_sentences(phases), "answers": remarks(phases)}
-    yield of_plan("Phases of a step", table, figures=("run_time",), **texts)
-    of_gpu = records_of(gpu_table(sweep), plan_id)
-    table, sentences = Table("gpu", _gpu_columns(of_gpu), of_gpu), [gpu_text(sweep)] if of_gpu else ()
-    yield of_plan("Models of a GPU", table, sentences=sentences)
+    phases = table("phases", columns.phase_columns(phases_of(sweep, plan_id)), phase_table(sweep))
+    about, texts = phase_sentences(phases.rows), remarks(phases.rows)
+    yield part("Phases of a step", phases, figures=("run_time",), about=about, answers=texts)
+    gpu = table("gpu", columns.GPU, gpu_table(sweep))
+    if any(row["threads"] > 1 for row in gpu.rows):  # of the host
+        gpu = replace(gpu, columns=(columns.MODEL, columns.THREADS, *columns.GPU[1:]))
+    yield part("Models of a GPU", gpu, about=[gpu_text(sweep)])
     serial = {"plan_id": plan_id, "model": SERIAL, "threads": 1}
     layers = [{**serial, **row} for row in records_of(layer_table(sweep, plan_id))]
     step = f"Shares of the serial run of this plan, {format_time(sum(row['time_s'] for row in layers))}."
-    table, sentences = Table("layers", columns.LAYER, layers), [step] if layers else ()
-    yield of_plan("Layers, serial", table, figures=("layers", "layer_times"), sentences=sentences)
-    table = Table("roofline", columns.ROOFLINE, records_of(roofline_table(sweep, plan_id)))
-    title = "What bounds the kernels, serial: arithmetic or memory"
-    yield of_plan(title, table, figures=("roofline",), answers=bound_sentences(sweep, plan_id))
-    losses = losses_figure.rows_of(sweep, plan_id)
-    tables = Table("losses", columns.LOSS, losses), Table("efficiencies", columns.EFFICIENCY, losses)
-    title = "Where the time of the threads went, in logged runs"
-    yield of_plan(title, *tables, figures=("losses", "gantt"), answers=_logging(sweep, plan_id))
+    shown = table("layers", columns.LAYER, layers)
+    yield part("Layers, serial", shown, figures=("layers", "layer_times"), about=[step])
+    kernels = table("roofline", columns.ROOFLINE, roofline_table(sweep, plan_id))
+    title, texts = "What bounds the kernels, serial: arithmetic or memory", bound_sentences(sweep, plan_id)
+    yield part(title, kernels, figures=("roofline",), answers=texts)
+    losses = loss_rows(sweep, plan_id)
+    tables = table("losses", columns.LOSS, losses), table("efficiencies", columns.EFFICIENCY, losses)
+    title, texts = "Where the time of the threads went, in logged runs", _logging(sweep, plan_id)
+    yield part(title, *tables, figures=("losses", "gantt"), answers=texts)
 
-
-def _sections_of_cost(sweep: Sweep, plan_id: str) -> Iterable[Section]:
-    """Yield what is spent: one-time costs, time over bounds and floors, loss to competing processes, memory, energy."""
-    of_plan = partial(_section, plan_id)
     costs = records_of(cost_table(sweep), plan_id)
-    table = Table("costs", columns.COST, costs if any(math.isfinite(row["prepare_s"]) for row in costs) else [])
-    yield of_plan("One-time costs, and iterations until they are earned back", table)
-    table = Table("bounds", columns.BOUND, records_of(bound_table(sweep), plan_id))
-    yield of_plan("Bounds on the time of a step, from serial block durations", table, in_terminal=False)
-    accounts = records_of(accounting_table(sweep), plan_id)
-    table = Table("accounting", columns.ACCOUNT, accounts)
-    yield of_plan("Measured time against the floor from its own block durations", table, answers=remarks(accounts))
+    shown = table("costs", columns.COST, costs if any(math.isfinite(row["prepare_s"]) for row in costs) else [])
+    yield part("One-time costs, and iterations until they are earned back", shown)
+    bounds = table("bounds", columns.BOUND, bound_table(sweep))
+    yield part("Bounds on the time of a step, from serial block durations", bounds, in_terminal=False)
+    accounts = table("accounting", columns.ACCOUNT, accounting_table(sweep))
+    title = "Measured time against the floor from its own block durations"
+    yield part(title, accounts, answers=remarks(accounts.rows))
     tables = (
-        Table("factorial", columns.FACTORIAL, records_of(factorial.factorial_table(sweep), plan_id)),
-        Table("effects", columns.EFFECT, records_of(factorial.effect_table(sweep), plan_id)),
+        table("factorial", columns.FACTORIAL, factorial.factorial_table(sweep)),
+        table("effects", columns.EFFECT, factorial.effect_table(sweep)),
     )
     texts = [text for text in [factorial.answer(sweep, plan_id)] if text]
-    yield of_plan("Creation, barrier and placement of tasks", *tables, figures=("factorial",), sentences=texts)
+    yield part("Creation, barrier and placement of tasks", *tables, figures=("factorial",), about=texts)
     beside = [row for row in records_of(interference_table(sweep), plan_id) if row["hogs"]]
-    table = Table("interference", columns.INTERFERENCE, beside)
-    yield of_plan("With competing processes", table, figures=("interference",))
-    table = Table("memory", columns.MEMORY, records_of(memory_table(sweep), plan_id))
-    yield of_plan("Peak resident memory of a measuring process, and what it is for", table, in_terminal=False)
-    table = Table("counters", columns.COUNTERS, records_of(counter_table(sweep), plan_id))
-    title = "Hardware counters and energy of the timed runs, medians"
-    yield of_plan(title, table, sentences=counter_sentences(sweep))
+    shown = table("interference", columns.INTERFERENCE, beside)
+    yield part("With competing processes", shown, figures=("interference",))
+    memory = table("memory", columns.MEMORY, memory_table(sweep))
+    yield part("Peak resident memory of a measuring process, and what it is for", memory, in_terminal=False)
+    counters = table("counters", columns.COUNTERS, counter_table(sweep))
+    title, texts = "Hardware counters and energy of the timed runs, medians", counter_sentences(sweep)
+    yield part(title, counters, sentences=texts)
     counts = zip(("kernel", "thread"), block_counts(sweep, plan_id), strict=True)
     tables = [Table(f"counters by {what}", columns.block_counter_columns(what, rows), rows) for what, rows in counts]
-    title = "Events in blocks, by kernel and by thread, medians of runs of their own"
-    yield of_plan(title, *tables, sentences=block_sentences(sweep), in_terminal=False, folded=True)
-
-
-def _section(plan_id: str, title: str, *tables: Table, **parts: Any) -> Section:
-    return Section(title, tables=tables, plan_id=plan_id, **parts)
-
-
-def _gpu_columns(rows: Sequence[Mapping[str, Any]]) -> Sequence[Column]:
-    """Return the columns of models of a GPU, with the host's threads where some model has several."""
-    model, *others = columns.GPU
-    return columns.GPU if {row["threads"] for row in rows} <= {1} else (model, columns.THREADS, *others)
+    title, texts = "Events in blocks, by kernel and by thread, medians of runs of their own", block_sentences(sweep)
+    yield part(title, *tables, sentences=texts, in_terminal=False, folded=True)
 
 
 def _logging(sweep: Sweep, plan_id: str) -> list[str]:
@@ -311,30 +288,21 @@ def _logging(sweep: Sweep, plan_id: str) -> list[str]:
     return sentences
 
 
-def _comparisons(sweep: Sweep) -> Iterable[Section]:
-    """Return the sections that compare plans."""
+def _comparisons(sweep: Sweep) -> Iterator[Section]:
+    """Yield the sections that compare plans."""
     ratios = records_of(axis_table(sweep))
     for axis in dict.fromkeys(row["axis"] for row in ratios):
         rows = [row for row in ratios if row["axis"] == axis]
         per = f" (of a {PER[axis]})" if axis in PER else ""
-        yield Section(
-            f"Along {axis_label(axis)}: time{per} with one value over that with another, all else equal",
-            level=2,
-            tables=[Table("axes", _varying(columns.AXIS, rows), rows)],
-        )
+        title = f"Along {axis_label(axis)}: time{per} with one value over that with another, all else equal"
+        yield section(title, Table("axes", _varying(columns.AXIS, rows), rows))
     overheads = [row for row in records_of(accounting_table(sweep)) if math.isfinite(row["over_expected"])]
     overheads = [{**row, "plan_name": plan_title(sweep, row["plan_id"])} for row in overheads]
-    yield Section(
-        "Overhead: time over the floor and what barriers or tasks cost with empty kernels",
-        level=2,
-        tables=[Table("overhead", _varying((columns.PLAN, *columns.OVERHEAD), overheads), overheads)],
-    )
+    table = Table("overhead", _varying((columns.PLAN, *columns.OVERHEAD), overheads), overheads)
+    yield section("Overhead: time over the floor and what barriers or tasks cost with empty kernels", table)
     own_best = records_of(own_best_table(sweep))
-    yield Section(
-        "Each model at its own best granularity",
-        level=2,
-        tables=[Table("own_best", _varying((columns.PROBLEM, *columns.OWN_BEST), own_best), own_best)],
-    )
+    table = Table("own_best", _varying((columns.PROBLEM, *columns.OWN_BEST), own_best), own_best)
+    yield section("Each model at its own best granularity", table)
 
 
 def _varying(table_columns: Sequence[Column], rows: Sequence[Mapping[str, Any]]) -> list[Column]:
@@ -343,71 +311,45 @@ def _varying(table_columns: Sequence[Column], rows: Sequence[Mapping[str, Any]])
     return [c for c in table_columns if c.heading not in constant & {"plan", "problem", "granularity"}]
 
 
+def environment_section(run: RunRow, *sentences: str) -> Section:
+    """Return all entries of a run's environment."""
+    rows = [{"entry": name, "value": text} for name, text in leaves(run.environment)]
+    table = Table("environment", columns.ENVIRONMENT, rows)
+    return section("Environment", table, sentences=sentences, in_terminal=False, folded=True)
+
+
 def _closing_sections(sweep: Sweep) -> list[Section]:
     """Return failures, explanations and the environment."""
+    names = ("model", "threads", "plan_id", "reason", "message")
     failures = [
-        {
-            **{key: getattr(row, key) for key in ("model", "threads", "plan_id", "reason", "message")},
-            "plan_name": plan_title(sweep, row.plan_id),
-        }
+        {**{name: getattr(row, name) for name in names}, "plan_name": plan_title(sweep, row.plan_id)}
         for row in sweep.failures
     ]
     limits = node_limits(sweep) if len(sweep.nodes) > 1 else []
-    environment = [{"entry": name, "value": text} for name, text in leaves(sweep.environment)]
+    differences = Table("node_differences", columns.NODE_DIFFERENCE, node_differences(sweep) if limits else [])
+    about_nodes = ["Ratios are taken within nodes. Their intervals hold for these nodes."]
     places = [{**row, "plan_name": axes_text(sweep, row["plan_id"])} for row in handover_table(sweep)]
+    by_handover = Table("handovers", _varying(columns.BY_HANDOVER, places), places)
+    all_measured = [] if failures else ["No configuration ran out of time or memory, crashed or left other weights."]
+    table = Table("failures", columns.FAILURE, failures)
+    measured = [*(conditions(sweep, main_plan(sweep)) if len(sweep.samples) else ()), RAW_DATA]
     return [
-        Section(
-            "Near and far CPUs",
-            level=2,
-            sentences=[ELSEWHERE] if places else [],
-            tables=[Table("handovers", _varying(columns.BY_HANDOVER, places), places)],
-        ),
-        Section(
-            "What differs between nodes",
-            level=2,
-            sentences=["Ratios are taken within nodes. Their intervals hold for these nodes."] if limits else [],
-            tables=[
-                Table("nodes", columns.NODE, limits),
-                Table("node_differences", columns.NODE_DIFFERENCE, node_differences(sweep) if limits else []),
-            ],
-        ),
-        Section(
-            "Not measured",
-            level=2,
-            sentences=[]
-            if failures
-            else ["No configuration ran out of time or memory, crashed or left other weights."],
-            tables=[Table("failures", columns.FAILURE, failures)],
-            in_terminal=bool(failures),
-        ),
-        Section(
-            "How it was measured",
-            level=2,
-            sentences=[*(conditions(sweep, main_plan(sweep)) if len(sweep.samples) else ()), RAW_DATA],
-            in_terminal=False,
-        ),
-        Section("Words", level=2, definitions=DEFINITIONS, in_terminal=False),
-        Section(
-            "Environment",
-            level=2,
-            tables=[Table("environment", columns.ENVIRONMENT, environment)],
-            in_terminal=False,
-            folded=True,
-        ),
+        section("Near and far CPUs", by_handover, about=[ELSEWHERE]),
+        section("What differs between nodes", Table("nodes", columns.NODE, limits), differences, about=about_nodes),
+        section("Not measured", table, sentences=all_measured, in_terminal=bool(failures)),
+        Section("How it was measured", sentences=measured, in_terminal=False),
+        Section("Words", definitions=[*DEFINITIONS.items()], in_terminal=False),
+        environment_section(sweep.run),
     ]
 
 
 def phase_sentences(rows: Sequence[Mapping[str, Any]]) -> list[str]:
     """Return what wall and busy times of phases are, for the models among rows of `phase_table`."""
-    busy = list(dict.fromkeys(model_label(row["model"]) for row in rows if row["timed"] == BUSY))
-    if not rows:
-        return []
-    walls = "Wall: from the end of the phase before to its own end; the phases add up to the step."
-    times = (
-        f" Busy: time in blocks, mean over the threads, of {'; '.join(busy)}, whose phases run into each other: "
-        f"waiting belongs to none of them and is left out."
-    )
-    return [walls + (times if busy else "")]
+    text = "Wall: from the end of the phase before to its own end; the phases add up to the step."
+    if busy := dict.fromkeys(model_label(row["model"]) for row in rows if row["timed"] == BUSY):
+        text += f" Busy: time in blocks, mean over the threads, of {'; '.join(busy)}, whose phases run into each "
+        text += "other: waiting belongs to none of them and is left out."
+    return [text]
 
 
 def speed_rows(sweep: Sweep, plan_id: str) -> list[dict[str, Any]]:

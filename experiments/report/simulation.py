@@ -14,58 +14,43 @@ from matplotlib.figure import Figure
 from ...cython_src.errors import UsageError
 from ..analysis.load import load
 from ..analysis.names import model_label
-from ..analysis.sweep import Sweep
-from ..simulate.machine_model import MAX_CORES, MachineModel, read_machine
+from ..simulate.machine_model import MAX_CORES, read_machine
 from ..simulate.predict import error_text, keep_machine, missing, prediction_table, thread_counts
 from ..subjects.models import parse_models
 from ..tables import Column, text_table
 from ..tables.columns import USABLE, number_column, percent_column, time_column
 from ..tables.numbers import percent
-from .figures import simulated, style
+from .figures import style
 from .figures.chart import Chart, drawn
+from .figures.speedup import simulation
 from .files import chosen_plan
-from .render_json import plain_row
+from .rendering import plain_row
 from .words import plan_title
 
 
 @dataclass(frozen=True)
 class Simulated:
-    """A plan of a results folder, simulated: its table, and how to draw it."""
+    """A plan of a results folder, simulated: the table (see `prediction_table`), and what its figure shows."""
 
-    sweep: Sweep
-    plan_id: str
-    threads: Sequence[int]
-    machine: MachineModel | None
-    models: Sequence[str] | None
-    seed: int
+    title: str
+    machine: str
+    error: str
     table: pd.DataFrame
-
-    @property
-    def _asked(self) -> tuple:
-        return self.threads, self.machine, self.models, self.seed
-
-    @property
-    def chart(self) -> Chart:
-        """Predicted speedup, measured points and bounds."""
-        return simulated.chart(self.sweep, self.plan_id, *self._asked)
+    chart: Chart
 
     def figure(self, column: str = "double", title: bool = True) -> Figure:
-        """Draw the chart."""
+        """Draw the chart: predicted speedup, measured points and bounds."""
         with style.in_style():
             return drawn(self.chart, column, title)
 
     @property
     def caption(self) -> str:
-        return " ".join(filter(None, simulated.caption(self.sweep, self.plan_id, *self._asked)))
+        return " ".join(filter(None, self.chart.caption))
 
     def as_row(self) -> dict[str, Any]:
-        """Return "title", "machine", "rows" (see `prediction_table`) and "error"."""
-        return {
-            "title": plan_title(self.sweep, self.plan_id),
-            "machine": self.machine.name if self.machine else "the machine that measured",
-            "rows": [{**plain_row(row), "model": row["model"]} for row in self.table.to_dict("records")],
-            "error": error_text(self.table) if self.machine is None else "",
-        }
+        """Return "title", "machine", "rows" and "error"."""
+        rows = [{**plain_row(row), "model": row["model"]} for row in self.table.to_dict("records")]
+        return {"title": self.title, "machine": self.machine, "rows": rows, "error": self.error}
 
 
 def simulate_plan(
@@ -77,16 +62,8 @@ def simulate_plan(
     plan: str | None = None,
     seed: int = 0,
 ) -> Simulated:
-    """Simulate a plan of a results folder.
-
-    This machine's latencies and overheads are measured and kept in the folder, if they are not there yet.
-
-    Parameters
-    ----------
-    machine : path, optional
-        A machine file.
-    plan : str, optional
-        First characters of a plan's id.
+    """Simulate a plan of a results folder, on another machine where its file is given. This machine's latencies and
+    overheads are measured and kept in the folder, if they are not there yet.
 
     Raises
     ------
@@ -104,7 +81,10 @@ def simulate_plan(
     keep_machine(folder)
     counts = sorted(set(threads)) if threads else thread_counts(sweep, plan_id, other.cores if other else None)
     table = prediction_table(sweep, plan_id, counts, other, chosen, seed)
-    return Simulated(sweep, plan_id, counts, other, chosen, seed, table)
+    with style.in_style():
+        chart = simulation(sweep, plan_id, counts, other, chosen, seed)
+    on, error = (other.name, "") if other else ("the machine that measured", error_text(table))
+    return Simulated(plan_title(sweep, plan_id), on, error, table, chart)
 
 
 def simulate_folder(
@@ -117,22 +97,8 @@ def simulate_folder(
     machine: str | None = None,
     **requested: Any,
 ) -> dict[str, Any]:
-    """Simulate a plan of a results folder and draw the result into a file; return `Simulated.as_row`, and "figure".
-
-    Parameters
-    ----------
-    kind : {"pdf", "svg", "png"}
-    out : str, optional
-        Path of the figure.
-    column, title
-        As for `figures.draw`.
-    machine, **asked
-        As for `simulate_plan`.
-
-    Raises
-    ------
-    UsageError
-    """
+    """Simulate a plan of a results folder as `simulate_plan` does, and draw the result into a file, by default in the
+    folder; return `Simulated.as_row`, and "figure"."""
     result = simulate_plan(folder, machine=machine, **requested)
     name = "simulated" + (f"-{Path(machine).stem}" if machine else "")
     path = style.figure_path(folder, name, column, kind, out)

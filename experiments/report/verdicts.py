@@ -9,7 +9,7 @@ from typing import Any
 
 from ..analysis.estimates import UNDECIDED, amount
 from ..analysis.names import model_label
-from ..analysis.questions import Contestant, questions
+from ..analysis.questions import ModelAndThreads, questions
 from ..analysis.speeds import best_serial, interval_columns, is_usable, judged, scope
 from ..analysis.sweep import Point, Sweep, kept
 from ..subjects.models import SERIAL
@@ -33,7 +33,7 @@ def answers(sweep: Sweep) -> list[dict[str, Any]]:
 
 
 def _of_plan(sweep: Sweep, plan_id: str) -> Iterator[dict[str, Any]]:
-    def fastest(contestants: Sequence[Contestant]) -> Contestant:
+    def fastest(contestants: Sequence[ModelAndThreads]) -> ModelAndThreads:
         return sweep.times.fastest([(plan_id, *each) for each in contestants])[1:]
 
     for question in questions(sweep.points_of(plan_id), fastest):

@@ -1,4 +1,4 @@
-"""Sentences and numbers that tables, titles and captions share."""
+"""Sentences and numbers that tables, titles and captions share, and words of the report with their meaning."""
 
 from __future__ import annotations
 
@@ -9,16 +9,62 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from ...cython_src.typed_text import rounded
-from ..analysis.estimates import Estimate
+from ..analysis.accounting import MOST_OVER
+from ..analysis.estimates import CLIPPED_AT, EQUIVALENCE_BAND, LEAST_ROUNDS, MIN_GENERATIONS, MIN_SESSIONS
 from ..analysis.gpu import gpu_names
 from ..analysis.limits import bound_table, floor_table
 from ..analysis.names import GRANULARITY, axis_label, is_graph, option_texts, value_text
 from ..analysis.speeds import best_serial
 from ..analysis.sweep import Sweep, kept
-from ..results.rows import MachineRow, PlanRow
+from ..results.rows import PlanRow
+from ..results.turns import SESSION_PAUSE_S
 from ..subjects.models import MODELS
 from ..tables.numbers import format_time, plural
 
+DEFINITIONS = {
+    "time": "Seconds of a step: mean over generations of processes, in logarithms, of the median over their rounds. "
+    "Ratios are quotients of these times; where several forms of fork-join took part, the reference of each "
+    "generation is the form that the others chose, so that its ratio may differ from the quotient of the times.",
+    "speedup": "Time of the fastest serial run of the problem, at any granularity, over this time.",
+    "efficiency, eff.": "Speedup over threads; models of a GPU have none.",
+    "time / fork-join": "Over the better fork-join form of the same plan and threads. Below 1 is faster.",
+    "answer, verdict, by how much": "faster, slower: the whole 95% interval of the ratio of times lies below, above "
+    f"1; by less than {EQUIVALENCE_BAND:.0%}: it also stays within {EQUIVALENCE_BAND:.0%} of 1; by how much: this "
+    f"interval, in per cent of the other's time. same: it contains 1 and stays within {EQUIVALENCE_BAND:.0%} of it. "
+    f"undecided: otherwise, and with fewer than {MIN_GENERATIONS} generations, fewer than {LEAST_ROUNDS} undisturbed "
+    "rounds, or more than two thirds of all rounds disturbed. Of twenty comparisons of equals expect one to be "
+    "wrong.",
+    "rounds, generations, sessions": "Undisturbed rounds, in each of which every contestant of a generation has one "
+    "turn, in random order; generations of processes; sessions: what was measured from one start of a command to its "
+    f"end, or from several that follow each other within {SESSION_PAUSE_S / 60:g} minutes.",
+    "in this session, over 5 sessions; sessions apart": "An hour later the state of a machine has changed, and it "
+    f"affects models differently. With {MIN_SESSIONS} or more sessions the interval is over them, and holds for the "
+    "machine; before, it holds in this session. Apart: the highest value of a session over the lowest, less 1.",
+    "95% interval": "Of a ratio: from its spread over generations, or sessions; anytime-valid, so measuring may stop "
+    f"once the comparison is decided; from {MIN_GENERATIONS} generations on. Wild ones count as {CLIPPED_AT:g} "
+    "standard deviations.",
+    "FLOP floor, roofline floor": "Operations over one thread's FMA peak; sum over loops of max(operations / peak, "
+    "bytes / bandwidth). Winograd counts as direct convolution and may pass both.",
+    "area, fork-join bound, span, cycle mean, Brent": "Bounds from serial block durations: work over capacity; the "
+    "sum over loops of max(work / capacity, longest block); the longest chain of a step; the longest cycle of the "
+    "graph closed over steps, per step; the least that tasks reach without idling while a task is ready. Faster "
+    "blocks may pass them.",
+    "wall, busy": "Of a phase: from the end of the phase before to its own end; or, where phases overlap, time in "
+    "its blocks, mean over the threads, without waiting.",
+    "overlaps backward": "Part of the update's busy time during which a block of the backward phase ran too.",
+    "share": "Of an attribution: its part of the whole change, in logarithms; of a layer: of the serial time.",
+    "logged / timed": "Time with the event log over that without; near 1, or logged runs do not represent the others.",
+    "inflation": "Time of all threads in blocks over that of the serial run.",
+    "floor, excess": "What the blocks of the same run allow at best (fork-join: the sum over loops of max(work / "
+    "threads, longest block); span; cycle mean), and by how much the run takes longer.",
+    "per unit": "Excess per barrier for fork-join; excess times threads per task for task models.",
+    "empty kernels": "Time of the same graph under the same model with kernels that do nothing.",
+    "equal shares / floor": "What `schedule(static)` allows over the floor.",
+    "time / both": f"Time over floor and empty kernels together. within {MOST_OVER:.0%}: whether the interval ends "
+    f"below {1 + MOST_OVER}, begins above, or neither.",
+    "break-even": "Iterations after which recording and closing the graph are paid back; never: the step is slower; "
+    "undecided: the steps do not differ clearly.",
+}
 MOST_BY_ORDER = 1.25  # fork-join's bound over that of tasks, beyond which a graph's order of recording is named
 
 
@@ -105,6 +151,11 @@ def t1_text(sweep: Sweep, plan_id: str, name: str = "T1") -> str:
     return f"{name} = {format_time(row['t1_s'])}{where}" + (f" ({', '.join(ratios)} floor)" if ratios else "")
 
 
+def plan_facts(sweep: Sweep, plan_id: str) -> list[str]:
+    """Return what stands above the panels of a figure: the plan, its blocks and T1."""
+    return [sweep.problem_name(plan_id), blocks_text(sweep.plans[plan_id]), t1_text(sweep, plan_id, "$T_1$")]
+
+
 def axes_text(sweep: Sweep, plan_id: str) -> str:
     """Return what tells a plan from the others of its sweep: each swept axis, and its value."""
     return ", ".join(f"{axis_label(axis)} {value_text(sweep.named[plan_id][axis])}" for axis in sweep.axes)
@@ -112,11 +163,7 @@ def axes_text(sweep: Sweep, plan_id: str) -> str:
 
 def machine_text(sweep: Sweep) -> str:
     """Describe the machine in one sentence: processor, peak, bandwidth, capacity."""
-    pieces = []
-    cpu = find_text(sweep.environment, "cpu_model", "cpu", "model_name")
-    if cpu:
-        pieces.append(cpu)
-    machine = sweep.machine
+    pieces, machine = [cpu] if (cpu := processor(sweep.environment)) else [], sweep.machine
     if machine.peak_flops_per_s_1thread:
         pieces.append(f"measured FMA peak {machine.peak_flops_per_s_1thread / 1e9:.0f} GFLOP/s per thread")
     if bandwidth := machine.bandwidth_bytes_per_s.get("1"):
@@ -139,17 +186,16 @@ def machine_text(sweep: Sweep) -> str:
     return f"Machine: {', '.join(pieces)}." if pieces else ""
 
 
-def describe_machine(environment: Mapping[str, Any], machine: MachineRow, threads: int, capacity: Estimate) -> str:
+def describe_machine(sweep: Sweep, threads: int) -> str:
     """Describe a machine: its name, version, peak of a thread, and capacity of these threads, as far as measured."""
-    pieces = [find_text(environment, "cpu_model", "cpu", "model_name") or "unknown processor"]
-    if environment.get("gpus"):
-        pieces.append(str(environment["gpus"][0]))
-    if environment.get("forktask"):
-        pieces.append(f"forktask {environment['forktask']}")
-    if machine.peak_flops_per_s_1thread:
-        pieces.append(f"{machine.peak_flops_per_s_1thread / 1e9:.0f} GFLOP/s per thread")
-    pieces.append(f"{threads} threads do the work of {capacity.value:.2f}")
-    return ", ".join(pieces)
+    pieces = [processor(sweep.environment) or "unknown processor"]
+    if sweep.environment.get("gpus"):
+        pieces.append(str(sweep.environment["gpus"][0]))
+    if sweep.environment.get("forktask"):
+        pieces.append(f"forktask {sweep.environment['forktask']}")
+    if peak := sweep.machine.peak_flops_per_s_1thread:
+        pieces.append(f"{peak / 1e9:.0f} GFLOP/s per thread")
+    return ", ".join([*pieces, f"{threads} threads do the work of {sweep.capacity(threads).value:.2f}"])
 
 
 def gpu_text(sweep: Sweep) -> str:
@@ -160,17 +206,9 @@ def gpu_text(sweep: Sweep) -> str:
     )
 
 
-def find_text(mapping: Mapping[str, Any], *names: str) -> str:
-    """Return the first text found under one of the names, one level deep."""
-    for name in names:
-        value = mapping.get(name)
-        if isinstance(value, str) and value:
-            return value
-        if isinstance(value, dict):
-            inner = find_text(value, "model", "name", "model_name")
-            if inner:
-                return inner
-    return ""
+def processor(environment: Mapping[str, Any]) -> str:
+    """Return the name of an environment's processor; empty where it is not known."""
+    return (environment.get("cpu") or {}).get("model") or ""
 
 
 @kept
@@ -197,12 +235,9 @@ def conditions(sweep: Sweep, plan_id: str) -> tuple[str, ...]:
     counted = " (convolutions counted in their direct form)" if images else ""
     flops = "" if graph else f", {rounded(plan.flops / 1e9, zeros=False)} GFLOP per step{counted}"
     left = "results" if graph else "weights"
-    agreed = f", and all of them left bit-identical {left}; this was checked before anything was drawn"
-    if gpu_names(sweep):
-        agreed = (
-            f", and all of them on one device left bit-identical {left}; the devices' losses agree within rounding; "
-            "this was checked before anything was drawn"
-        )
+    alike = f"on one device left bit-identical {left}; the devices' losses agree within rounding"
+    alike = alike if gpu_names(sweep) else f"left bit-identical {left}"
+    agreed = f", and all of them {alike}; this was checked before anything was drawn"
     if not plan.deterministic:
         agreed = f"; these add in any order, so that {left} differ in their last bits and were not compared"
     return (

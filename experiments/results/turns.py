@@ -19,7 +19,7 @@ from .rows import GpuProfileRow, Measured, Process, ProfileRow, RoundsRow, Row, 
 
 Turn = tuple[int, Hashable, int]  # generation, group, round
 T = TypeVar("T")
-Take = TypeVar("Take", bound=Hashable)
+Unit = TypeVar("Unit", bound=Hashable)
 
 SLOW_SPIN = 1.1  # times the usual duration: the CPU was slower, or taken away, right before a turn
 LOUD_SPIN = 1.15  # times the fast spins of a generation: load on end slows more, a clock that rises and sinks less
@@ -216,7 +216,7 @@ def moved_groups(groups: Iterable[GroupTurns]) -> dict[tuple[int, Hashable], tup
     return {key: seconds for own in handovers.values() for key, seconds in moved(own).items()}
 
 
-def moved(handovers: Mapping[tuple[Take, Hashable], float]) -> dict[tuple[Take, Hashable], tuple[float, float]]:
+def moved(handovers: Mapping[tuple[Unit, Hashable], float]) -> dict[tuple[Unit, Hashable], tuple[float, float]]:
     """Return the takes of groups whose hand-over took longer, or less, than in the middle take: both seconds.
 
     The host of a virtual machine moves its CPUs. Models suffer from that by very different factors, so that numbers of

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -18,11 +18,10 @@ from ..analysis.names import model_label
 from ..report.figures.axes import cross_out, decimal_ticks, log2_axis
 from ..report.figures.style import COLORS, LINES, add_legend, marked, new_figure, panel_title
 from ..subjects.memory import parse_bytes
-from ..subjects.models import parse_model
 from ..tables.numbers import plural
 from ..training.phase_times import BUSY
 from ..training.phase_times import COLUMNS as PHASE_COLUMNS
-from .configuration import axis_text
+from .configuration import Training, axis_text
 from .tables import LEAST_USABLE, epoch_table, loader_table, run_table
 
 MARKERS = "osv^D<>Ph8"
@@ -31,16 +30,17 @@ PLAIN = ("network", "model", "optimizer")
 ALONE = "alone"  # loading in no step
 
 
-def _written(axes: Mapping[str, Any]) -> str:
-    """Values of a combination as figures write them."""
-    texts = {name: _value_text(name, value) for name, value in axes.items()}
+def _written(run: Training, besides: str = "") -> str:
+    """Values of a combination as figures write them, but that of an axis which is told `besides`."""
+    texts = {name: _value_text(run, name) for name in run.axes if name != besides}
     return ", ".join(text if name in PLAIN else f"{name.replace('_', ' ')} {text}" for name, text in texts.items())
 
 
-def _value_text(name: str, value: Any) -> str:
+def _value_text(run: Training, name: str) -> str:
     """A value of an axis; of a training's own parameters the folder, since all are called alike."""
+    value = run.axes[name]
     if name == "model":
-        return model_label(parse_model(value))
+        return model_label(run.stages[0].spec)
     if name == "start" and value:
         path = Path(value)
         return (path.parent.name if path.stem.startswith("parameters-seed-") else "") or path.stem
@@ -49,7 +49,7 @@ def _value_text(name: str, value: Any) -> str:
 
 def _legend_labels(results: Any) -> dict[str, str]:
     """Label of each combination -> how figures write it."""
-    return {run.label: _written(run.axes) or run.label for run, _ in results.done()}
+    return {run.label: _written(run) or run.label for run, _ in results.done()}
 
 
 def _styles(labels: list[str]) -> dict[str, dict[str, Any]]:
@@ -125,9 +125,9 @@ def by_batch(results: Any, column: str) -> tuple[Figure, str] | None:
     table = pd.DataFrame(run_table(results))
     if "batch" not in results.study.axes or not len(table):
         return None
-    others = [name for name in results.study.axes if name != "batch"]
+    runs = {run.label: run for run, _ in results.done()}
     only = model_label(next(run for run, _ in results.done()).stages[0].spec)  # where nothing else was varied
-    table["line"] = [_written({name: row[name] for name in others}) or only for _, row in table.iterrows()]
+    table["line"] = [_written(runs[label], "batch") or only for label in table["label"]]
     figure, axes = new_figure(column, 2, 2.3)
     styles = _styles(list(dict.fromkeys(table["line"])))
     for line, group in table.sort_values("batch").groupby("line", sort=False):
@@ -190,8 +190,7 @@ def loading(results: Any, column: str) -> tuple[Figure, str] | None:
     stages = {run.label: run.stages[0] for run, _ in results.done()}
     if len({stage.load for stage in stages.values()}) < 2 and not alone:
         return None
-    axes_of = {run.label: {**run.axes} for run, _ in results.done()}
-    texts = {label: _written({name: own[name] for name in own if name != "load"}) for label, own in axes_of.items()}
+    texts = {run.label: _written(run, "load") for run, _ in results.done()}
     bars = []
     for row in runs:
         name, load = texts[row["label"]], stages[row["label"]].load
@@ -231,7 +230,7 @@ def loading(results: Any, column: str) -> tuple[Figure, str] | None:
     handles += [Patch(color="0.5", alpha=0.45, label="worker processes")] if any(workers) else []
     handles += [Line2D([], [], color="#c03030", linestyle=":", linewidth=1.0, label=f"limit, {limit}")] if limit else []
     add_legend(figure, column, handles)
-    missing = list(dict.fromkeys(said_of for run, _ in results.failed() if (said_of := _written(run.axes))))
+    missing = list(dict.fromkeys(said_of for run, _ in results.failed() if (said_of := _written(run))))
     note = f" Did not run: {'; '.join(missing)}." if missing else ""
     return figure, (
         f"{results.study.title}: images per second of training, or of loading alone (crossed out: disturbed), and the "

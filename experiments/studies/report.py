@@ -15,15 +15,19 @@ from matplotlib.figure import Figure
 
 from ...cython_src.errors import UsageError, check_choice
 from ..analysis.names import called, model_label
-from ..report import columns
-from ..report.figures.heading import write_lines
-from ..report.figures.style import COLUMN_WIDTH_IN, FORMATS, figure_path, finish, in_style, save, save_asked
-from ..report.render_html import DrawnFigure, render_html
-from ..report.render_json import render_json
-from ..report.render_text import render_text
-from ..report.sections import Report, Section
+from ..report.figures.style import (
+    COLUMN_WIDTH_IN,
+    FORMATS,
+    figure_path,
+    finish,
+    in_style,
+    save,
+    save_asked,
+    write_lines,
+)
+from ..report.rendering import DrawnFigure, render_html, render_json, render_text
+from ..report.sections import Report, environment_section, facts_of, section
 from ..results.files import write_atomically, write_table
-from ..results.nodes import leaves
 from ..subjects.memory import format_bytes
 from ..tables import Column, Table
 from ..tables.columns import USABLE, count_column, number_column, percent_column, size_column, text_column, time_column
@@ -82,56 +86,31 @@ def build(results: StudyResults) -> Report:
     runs = run_table(results)
     told = data_sentences(results) + energy_sentences(results)
     phases = [row for row in runs if row["phases_timed"]]
+    epochs = Table("epochs", _epoch_columns(results), epoch_medians(results))
+    failed = Table("failures", [*_names(results), *map(text_column, ("seed", "reason", "message"))], failures(results))
     loading = [
         Table("loading", _loading_columns(results), loading_table(results)),
         Table("loaders", LOADERS, loader_table(results)),
     ]
-    pretrained = pretrained_sentences(results)
-    environment = [{"entry": name, "value": text} for name, text in leaves(results.run.environment)]
-    failure_columns = [*_names(results), *map(text_column, ("seed", "reason", "message"))]
+    about_loading = [LOADING_SAID] if results.loading else []
+    memory = Table("memory", _memory_columns(results), memory_table(results))
     sections = [
-        Section("How to read it", 2, sentences=[study.how_to_read] if study.how_to_read else [], in_terminal=False),
-        Section("Pretrained weights", 2, sentences=pretrained),
-        Section(
-            "Runs",
-            2,
-            sentences=told if runs else [],
-            answers=sentences,
-            tables=[Table("runs", _run_columns(results), runs)],
-        ),
-        _section("Phases of an epoch", [PHASES_SAID], Table("phases", _phase_columns(results), phases)),
-        _section("Memory", [MEMORY_SAID], Table("memory", _memory_columns(results), memory_table(results))),
-        Section("Loading image files", 2, sentences=[LOADING_SAID] if results.loading else [], tables=loading),
-        Section("Curves", 2, figures=tuple(FIGURES), plan_id="study", in_terminal=False),
-        replace(
-            _section("Epochs", [], Table("epochs", _epoch_columns(results), epoch_medians(results))), in_terminal=False
-        ),
-        _section("What did not run or did not fit", [], Table("failures", failure_columns, failures(results))),
-        Section(
-            "Environment",
-            2,
-            sentences=[machine_sentence(results)],
-            tables=[Table("environment", columns.ENVIRONMENT, environment)],
-            in_terminal=False,
-            folded=True,
-        ),
+        section("How to read it", sentences=[study.how_to_read] if study.how_to_read else [], in_terminal=False),
+        section("Pretrained weights", sentences=pretrained_sentences(results)),
+        section("Runs", Table("runs", _run_columns(results), runs), about=told, answers=sentences),
+        section("Phases of an epoch", Table("phases", _phase_columns(results), phases), about=[PHASES_SAID]),
+        section("Memory", memory, about=[MEMORY_SAID]),
+        section("Loading image files", *loading, sentences=about_loading),
+        section("Curves", figures=tuple(FIGURES), plan_id="study", in_terminal=False),
+        section("Epochs", epochs, in_terminal=False),
+        section("What did not run or did not fit", failed),
+        environment_section(results.run, machine_sentence(results)),
     ]
-    facts = {
-        "title": study.title,
-        "created": results.run.created,
-        "forktask": results.run.environment.get("forktask", ""),
-        "command": results.run.command,
-        "data": "",
-        "environment_id": results.run.environment_id,
-    }
     count = f"{len(results.done())} of {len(results.found)} runs"
     warnings = wrong + disturbance_warnings(results, runs)
-    shown = [section for section in sections if section.sentences or section.tables or section.figures]
+    shown = [each for each in sections if each.sentences or each.tables or each.figures]
+    facts = facts_of(results.run, study.title, data="")
     return Report(f"{study.title}: {count}", facts, data_notes(results), warnings, shown)
-
-
-def _section(title: str, sentences: list[str], table: Table) -> Section:
-    return Section(title, 2, sentences=sentences if table.rows else [], tables=[table])
 
 
 def write_study_report(results: StudyResults, out: Path, whole: bool = False) -> str:

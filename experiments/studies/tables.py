@@ -10,12 +10,12 @@ import numpy as np
 import pandas as pd
 from msgspec import structs
 
-from ..report.words import find_text
+from ..report.words import processor
 from ..results.disturbance import DISTURBED_SHARE, stopped_text
 from ..results.training_rows import LoadingFailureRow, LoadingRow, TrainingRow, epoch_times
 from ..subjects.memory import GRAPH, KINDS
-from ..subjects.models import parse_model
 from ..tables.numbers import plural
+from ..training.config import TrainingConfig
 from ..training.phase_times import COLUMNS as PHASE_COLUMNS
 from ..training.trainer import EVALUATING
 from .configuration import WITHOUT_EFFECT, Training
@@ -241,8 +241,8 @@ def data_sentences(results: StudyResults) -> list[str]:
 def machine_sentence(results: StudyResults) -> str:
     """Name the processor, the version of forktask and the day of the latest run."""
     environment = results.run.environment
-    processor, version = find_text(environment, "cpu") or "unknown processor", environment.get("forktask", "unknown")
-    return f"Machine: {processor}; forktask {version}; {results.run.created[:10]}."
+    cpu, version = processor(environment) or "unknown processor", environment.get("forktask", "unknown")
+    return f"Machine: {cpu}; forktask {version}; {results.run.created[:10]}."
 
 
 def data_notes(results: StudyResults) -> list[str]:
@@ -280,7 +280,7 @@ def agreement(results: StudyResults) -> tuple[list[str], list[str]]:
     """
     groups: dict[Any, dict[str, str]] = defaultdict(dict)
     for run, row in results.done():
-        options = [_effective(stage.as_dict()) for stage in run.stages]
+        options = [_effective(stage) for stage in run.stages]
         groups[repr(options)][run.label] = row.stages[-1].end.parameters_sha256
     several = [result for result in groups.values() if len(result) > 1]
     wrong = [result for result in several if len(set(result.values())) > 1]
@@ -296,11 +296,11 @@ def agreement(results: StudyResults) -> tuple[list[str], list[str]]:
     ], []
 
 
-def _effective(options: Mapping[str, Any]) -> dict[str, Any]:
+def _effective(stage: TrainingConfig) -> dict[str, Any]:
     """Options without those that change no weight. Models of a GPU sum in other orders, so they stay."""
-    kept = {name: value for name, value in options.items() if name not in WITHOUT_EFFECT}
-    kept["device"] = "gpu" if parse_model(options["model"]).is_gpu else "cpu"
-    kept["load"] = "files" if options["load"] == "files" else ""
+    kept = {name: value for name, value in stage.as_dict().items() if name not in WITHOUT_EFFECT}
+    kept["device"] = stage.spec.model.device
+    kept["load"] = "files" if stage.load == "files" else ""
     return kept
 
 

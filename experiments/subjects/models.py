@@ -330,9 +330,8 @@ def runnable(spec: ModelSpec | str) -> ModelSpec:
     return spec
 
 
-SERIAL, PERSISTENT, TASKGRAPH, TASKITER = map(
-    parse_model, ("serial", "forkjoin:region=persistent", "taskgraph", "taskiter")
-)
+SERIAL, PERSISTENT = _spec(forkjoin.SERIAL), _spec(forkjoin.FORKJOIN, region="persistent")
+TASKGRAPH, TASKITER = _spec(tasking.TASKGRAPH), _spec(tasking.TASKITER)
 
 
 def forkjoin_forms() -> tuple[ModelSpec, ...]:

@@ -19,10 +19,8 @@ from ..metg.table import COLUMNS as METG
 from ..report import columns
 from ..report.figures.style import FIGURE_FOLDER, save
 from ..report.files import REPORT
-from ..report.render_html import DrawnFigure, render_html
-from ..report.render_json import render_json
-from ..report.render_text import render_text
-from ..report.sections import Report, Section
+from ..report.rendering import DrawnFigure, render_html, render_json, render_text
+from ..report.sections import Report, Section, section
 from ..report.verdicts import answers
 from ..results.files import write_atomically
 from ..results.folder import SAMPLES, read_results
@@ -61,12 +59,7 @@ def write_survey(folder: Path) -> str:
         _handovers(folder),
         *(_network(stage, sweep) for stage, sweep in sweeps.items()),
         *_metg(folder),
-        Section(
-            "Error of the simulator here",
-            2,
-            answers=error_sentences(errors),
-            tables=[Table("simulator", ERRORS, errors)],
-        ),
+        section("Error of the simulator here", Table("simulator", ERRORS, errors), answers=error_sentences(errors)),
     ]
     environment = result["environment"]
     cores = plural(environment["topology"]["cores"], "core")
@@ -126,8 +119,8 @@ def _machine(result: dict[str, Any]) -> Section:
         for n, bytes_per_s in limits["bandwidth_bytes_per_s"].items()
     ]
     topics = [{"entry": topic, "value": text} for topic, text in machine_topics(result).items()]
-    tables = [Table("machine", columns.ENVIRONMENT, topics), Table("limits", LIMITS, rows)]
-    return Section("The machine and its limits", 2, tables=tables)
+    tables = Table("machine", columns.ENVIRONMENT, topics), Table("limits", LIMITS, rows)
+    return section("The machine and its limits", *tables)
 
 
 def _handovers(folder: Path) -> Section:
@@ -144,7 +137,7 @@ def _handovers(folder: Path) -> Section:
                 else "."
             )
         ]
-    return Section("Hand-overs between CPUs", 2, sentences=texts, figures=("handovers",), plan_id="survey")
+    return section("Hand-overs between CPUs", sentences=texts, figures=("handovers",), plan_id="survey")
 
 
 def _network(stage: Stage, sweep: Sweep) -> Section:
@@ -168,7 +161,7 @@ def _network(stage: Stage, sweep: Sweep) -> Section:
 def _metg(folder: Path) -> Iterator[Section]:
     if (folder / "metg" / SAMPLES).exists():
         rows = [row for row in table_of(folder / "metg")["results"] if row["repeats"]]
-        yield Section("What a task costs", 2, tables=[Table("metg", METG, rows)])
+        yield section("What a task costs", Table("metg", METG, rows))
 
 
 def _drawn(folder: Path, sweeps: dict[Stage, Sweep]) -> Iterator[DrawnFigure]:

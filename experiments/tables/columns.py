@@ -28,8 +28,8 @@ def number_column(name: str, heading: str | None = None, digits: int = 2) -> Col
 
 
 def time_column(name: str, heading: str | None = None) -> Column:
-    """Return a column of times, seconds in the rows."""
-    return Column(_heading(name, heading), lambda r: time(r[name]), True)
+    """Return a column of times, seconds in the rows; `_s` at the end of the name is not in the heading."""
+    return Column(_heading(name.removesuffix("_s"), heading), lambda r: time(r[name]), True)
 
 
 def percent_column(name: str, heading: str | None = None, digits: int = 0) -> Column:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from ..analysis.windows import Window
+from ..analysis.windows import LogWindow
 
 MAX_LINKS = 100_000  # of a model
 # Red, green and blue of each of STATES.
@@ -34,7 +34,7 @@ class Link(NamedTuple):
     received: int
 
 
-def links_of(window: Window) -> tuple[list[Link], list[str]]:
+def links_of(window: LogWindow) -> tuple[list[Link], list[str]]:
     """Return the links of a window, and a sentence where some are left out."""
     arrows, complete = window.arrows(MAX_LINKS)
     workers, origin = window.worker, window.start_ns

@@ -13,7 +13,7 @@ import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from ..analysis.windows import Window, layer_of_loops
+from ..analysis.windows import LogWindow, layer_of_loops
 from ..events.event_states import IN_BLOCK, RUNNING, STATES
 from ..results.files import write_atomically
 from .drawing import STATE_COLORS, Link, links_of
@@ -33,7 +33,7 @@ DEFINITIONS = {
 KINDS = {"Time": "date", "Color": "color"}  # of fields; the others are strings
 
 
-def write_paje(path: str | os.PathLike, windows: Sequence[Window]) -> str:
+def write_paje(path: str | os.PathLike, windows: Sequence[LogWindow]) -> str:
     """Write a trace; return a sentence about what it holds."""
     path = Path(path)
     events: list[tuple[float, int, str]] = []
@@ -43,7 +43,7 @@ def write_paje(path: str | os.PathLike, windows: Sequence[Window]) -> str:
         texts += left_out
         events += _events(number, window, links)
     events.sort(key=lambda event: event[:2])
-    end = _time(max(window.stop_ns - window.start_ns for window in windows))
+    end = _time(max(window.length_ns for window in windows))
     lines = [*_header(windows), *(line for _, _, line in events)]
     for number, window in enumerate(windows):
         threads = [_line("PajeDestroyContainer", end, "T", f"m{number}t{w}") for w in range(len(window.log.lanes))]
@@ -62,7 +62,7 @@ def _time(ns: int) -> str:
     return f"{ns * 1e-6:.6f}"
 
 
-def _header(windows: Sequence[Window]) -> Iterator[str]:
+def _header(windows: Sequence[LogWindow]) -> Iterator[str]:
     for event, (number, fields) in DEFINITIONS.items():
         yield f"%EventDef {event} {number}"
         for name in fields.split():
@@ -88,13 +88,13 @@ def _header(windows: Sequence[Window]) -> Iterator[str]:
             yield _line("PajeCreateContainer", "0.000000", f"m{number}t{worker}", "T", f"m{number}", name)
 
 
-def _block_names(window: Window) -> list[str]:
+def _block_names(window: LogWindow) -> list[str]:
     """Value of the state of each loop's blocks: layer and phase."""
     log = window.log
     return [f"{layer} {phase}".strip() for layer, phase in zip(layer_of_loops(log), log.loops["phase"], strict=True)]
 
 
-def _events(number: int, window: Window, links: Sequence[Link]) -> Iterator[tuple[float, int, str]]:
+def _events(number: int, window: LogWindow, links: Sequence[Link]) -> Iterator[tuple[float, int, str]]:
     names, log, origin = _block_names(window), window.log, window.start_ns
     for start, _stop, _iteration, task, worker, state, cause in window.events.tolist():
         inside = state == RUNNING and cause != IN_BLOCK

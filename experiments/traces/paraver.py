@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
-from ..analysis.windows import Window, layer_of_loops
+from ..analysis.windows import LogWindow, layer_of_loops
 from ..events.event_states import CAUSES, IN_BLOCK, RUNNING, STATES
 from ..results.files import write_atomically
 from .drawing import STATE_COLORS, Link, links_of
@@ -25,7 +25,7 @@ NO_STATE_COLOR = (255, 255, 255)
 BLOCK_TYPE, LAYER_TYPE, ITERATION_TYPE, CAUSE_TYPE, BYTES_TYPE = (84000001 + kind for kind in range(5))
 
 
-def write_paraver(path: str | os.PathLike, windows: Sequence[Window]) -> str:
+def write_paraver(path: str | os.PathLike, windows: Sequence[LogWindow]) -> str:
     """Write `path` (.prv) and the files beside it; return a sentence about what they hold."""
     path = Path(path)
     records: list[tuple[int, int, str]] = []
@@ -40,7 +40,7 @@ def write_paraver(path: str | os.PathLike, windows: Sequence[Window]) -> str:
         first_cpu += len(window.log.lanes)
     records.sort(key=lambda record: record[:2])
     threads = [len(window.log.lanes) for window in windows]
-    length = max(window.stop_ns - window.start_ns for window in windows)
+    length = max(window.length_ns for window in windows)
     date = datetime.now(UTC).strftime("%d/%m/%y at %H:%M")
     applications = ":".join(f"1({n}:1)" for n in threads)
     head = f"#Paraver ({date}):{length}_ns:1({sum(threads)}):{len(windows)}:{applications}"
@@ -50,7 +50,7 @@ def write_paraver(path: str | os.PathLike, windows: Sequence[Window]) -> str:
     return "; ".join([f"{path}: {len(records)} records of {len(windows)} models", *texts])
 
 
-def _records(application: int, window: Window, layers: Sequence[str], first_cpu: int):
+def _records(application: int, window: LogWindow, layers: Sequence[str], first_cpu: int):
     """State and event records as (time, order, text); a thread's states follow each other."""
     log, origin = window.log, window.start_ns
     number = {layer: i for i, layer in enumerate(layers, 1)}
@@ -78,7 +78,7 @@ def _communications(application: int, links: Sequence[Link], first_cpu: int):
         yield sent, 2, line
 
 
-def _names(windows: Sequence[Window], layers: Sequence[str]) -> str:
+def _names(windows: Sequence[LogWindow], layers: Sequence[str]) -> str:
     lines = ["DEFAULT_OPTIONS", "", "LEVEL THREAD", "UNITS NANOSEC"]
     lines += ["", "DEFAULT_SEMANTIC", "", "THREAD_FUNC State As Is"]
     lines += ["", "STATES", *(f"{i} {name}" for i, name in enumerate(("idle", *STATES)))]  # 1 is running in all traces
@@ -98,7 +98,7 @@ def _names(windows: Sequence[Window], layers: Sequence[str]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _rows(windows: Sequence[Window]) -> str:
+def _rows(windows: Sequence[LogWindow]) -> str:
     names = [f"{window.log.model} {name}" for window in windows for _, name in window.log.lanes]
     lines = [f"LEVEL CPU SIZE {len(names)}", *(f"{i}.machine" for i in range(1, len(names) + 1))]
     lines += ["", "LEVEL NODE SIZE 1", "machine", "", f"LEVEL THREAD SIZE {len(names)}", *names]

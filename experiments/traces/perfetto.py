@@ -18,7 +18,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from ...cython_src.typed_text import rounded
-from ..analysis.windows import Window, layer_of_loops
+from ..analysis.windows import LogWindow, layer_of_loops
 from ..events.event_states import CAUSES, IN_BLOCK, RUNNING, STATES
 from ..results.files import write_atomically
 from .drawing import Link, links_of
@@ -26,7 +26,7 @@ from .drawing import Link, links_of
 ITERATION_TRACKS = 1000  # number of the first track of iterations
 
 
-def write_perfetto(path: str | os.PathLike, windows: Sequence[Window]) -> str:
+def write_perfetto(path: str | os.PathLike, windows: Sequence[LogWindow]) -> str:
     """Write a gzipped trace; return a sentence about what it holds."""
     path = Path(path)
     content = io.BytesIO()
@@ -44,7 +44,7 @@ def write_perfetto(path: str | os.PathLike, windows: Sequence[Window]) -> str:
     return "; ".join([f"{path}: {num_events} events of {len(windows)} models", *text])
 
 
-def _events(process: int, window: Window, links: Sequence[Link]) -> Iterator[dict]:
+def _events(process: int, window: LogWindow, links: Sequence[Link]) -> Iterator[dict]:
     log = window.log
     step_ms = log.wall_ns * 1e-6 / log.about["iterations"]
     yield _metadata("process_name", process, 0, f"{log.model} ({rounded(step_ms)} ms per iteration)")
@@ -82,7 +82,7 @@ def _events(process: int, window: Window, links: Sequence[Link]) -> Iterator[dic
         yield {**flow, "ph": "f", "bp": "e", "ts": link.received / 1e3, "tid": link.receiver}
 
 
-def _iterations(process: int, window: Window) -> Iterator[dict]:
+def _iterations(process: int, window: LogWindow) -> Iterator[dict]:
     """Tracks of iterations: those that overlap lie on different ones."""
     ends: list[int] = []
     for iteration, start, stop in window.spans():

@@ -29,7 +29,7 @@ from ..results.rows import RunRow
 from ..results.training_rows import EpochRow, Summary, TrainedRow, epoch_times
 from ..sampling.measured_memory import own_and_free_bytes, resident_bytes
 from ..subjects.memory import needs_text
-from ..subjects.models import check_ours, convolution_for, models_on, parse_model
+from ..subjects.models import check_ours, convolution_for, models_on
 from ..tables.numbers import plural
 from ..tables.progress import ProgressBar, format_seconds
 from .checkpoints import read_checkpoint
@@ -374,17 +374,17 @@ def configure(
 
 def summary_text(summary: Summary) -> str:
     """Format the result of `train` for a terminal."""
-    config = summary.config
+    config = TrainingConfig(**summary.config)
     spread = ""
     if len(summary.seeds) > 1:
         spread = f", {100 * summary.test_accuracy_min:.2f} to {100 * summary.test_accuracy_max:.2f} %"
-    threads, spec = plural(config["threads"], "thread"), parse_model(config["model"])
+    threads, spec = plural(config.threads, "thread"), config.spec
     where = f" on {threads}" if not spec.is_gpu else ""
     if spec.model.mixes_devices:
         where = f" and {threads} of the host"
     return (
         f"{summary.title}: test accuracy {100 * summary.test_accuracy_median:.2f} %{spread}; trained in "
-        f"{format_seconds(sum(seed.time_s for seed in summary.seeds))} with {config['model']}{where}\n"
+        f"{format_seconds(sum(seed.time_s for seed in summary.seeds))} with {config.model}{where}\n"
         f"{phases_text(summary.seeds)}"
-        f"{config['out']}: epochs.csv, accuracy.pdf, summary.json, checkpoints and parameters (safetensors)"
+        f"{config.out}: epochs.csv, accuracy.pdf, summary.json, checkpoints and parameters (safetensors)"
     )

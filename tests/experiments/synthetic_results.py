@@ -12,8 +12,7 @@ import numpy as np
 
 from forktask.cython_src.lowering.options import PlanOptions
 from forktask.experiments.analysis.load import load, sweep_from_rows
-from forktask.experiments.report.render_json import render_json
-from forktask.experiments.report.render_text import render_text
+from forktask.experiments.report.rendering import render_json, render_text
 from forktask.experiments.report.sections import build
 from forktask.experiments.results.rows import parse_row
 

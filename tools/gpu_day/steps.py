@@ -45,7 +45,7 @@ def warm(symbol):
 
 def smoke(batch, steps):
     def run(name):
-        spec = models.parse_model(name)
+        spec = models.runnable(name)
         plan = {"network": "cifar10_cnn", "batch": int(batch), "conv": "direct"}
         bound = build({"model": spec, "threads": 1, "cpus": None, "plan": plan, "seed": 1}, spec)
         with models.make_executor(spec, 1) as executor:

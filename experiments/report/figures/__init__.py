@@ -1,11 +1,4 @@
-"""Figures: a file each. A new figure is a new file here, found by its functions.
-
-A figure's file has `missing(sweep, plan_id)`, which says why it cannot be drawn (empty: it can), `chart(sweep,
-plan_id)`, what it shows, and `caption(sweep, plan_id)`, the caption's sentences. `RANK` orders figures in lists;
-`ONE_FOR` says for what a report shows one: "plan" (of many plans, for `leading_plans` alone), "network" (it is about
-plans of one network, and shown for one of `leading_plans`), or "sweep" (it is about all plans, and shown for the main
-one).
-"""
+"""Figures by name. A new one is a function of a file here, found by its decorator `chart.figure`."""
 
 from __future__ import annotations
 
@@ -14,26 +7,25 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from importlib import import_module
-from types import ModuleType
 
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from ....cython_src.errors import UsageError, check_choice
+from ....cython_src.errors import check_choice
 from ...analysis.names import called, model_label, with_texts
 from ...analysis.speeds import is_usable, leading_plans, main_plan, scope
-from ...analysis.sweep import Sweep
+from ...analysis.sweep import Sweep, kept
 from ..words import conditions, data_text
-from .chart import Chart, drawn
+from .chart import Chart, FigureKind, Lacking, drawn
 from .style import COLUMN_WIDTH_IN, in_style
 
 
-def find_figures() -> dict[str, ModuleType]:
-    """Return the modules of this folder that draw a figure, by name, in their order."""
+def find_figures() -> dict[str, FigureKind]:
+    """Return the figures of this folder's files by name, in their order."""
     modules = [import_module(f"{__name__}.{info.name}") for info in pkgutil.iter_modules(__path__)]
-    drawing = [module for module in modules if hasattr(module, "missing")]
-    return {module.__name__.rpartition(".")[2]: module for module in sorted(drawing, key=lambda module: module.RANK)}
+    result = [kind for module in modules for kind in vars(module).values() if isinstance(kind, FigureKind)]
+    return {kind.chart.__name__: kind for kind in sorted(result, key=lambda kind: kind.rank)}
 
 
 FIGURES = find_figures()
@@ -45,12 +37,34 @@ def available_figures(sweep: Sweep, plan_id: str) -> list[str]:
     leading = leading_plans(sweep)
     of_plans = plan_id in leading or not left_out(sweep)
     shown = {"plan": of_plans, "network": plan_id in leading, "sweep": plan_id == leading[0]}
-    return [name for name, m in FIGURES.items() if shown[m.ONE_FOR] and not m.missing(sweep, plan_id)]
+    return [name for name, kind in FIGURES.items() if shown[kind.one_for] and not missing(sweep, name, plan_id)]
+
+
+@kept
+def chart_of(sweep: Sweep, figure: str, plan_id: str) -> Chart:
+    """Return what a figure shows.
+
+    Raises
+    ------
+    Lacking
+        The rows of the models that are shown do not hold it.
+    """
+    with in_style():
+        return FIGURES[figure].chart(sweep, plan_id)
+
+
+def missing(sweep: Sweep, figure: str, plan_id: str) -> str:
+    """Return why a figure cannot be drawn; empty: it can."""
+    try:
+        chart_of(sweep, figure, plan_id)
+    except Lacking as error:
+        return str(error)
+    return ""
 
 
 def first_figure(sweep: Sweep, plan_id: str) -> str:
     """Return the figure that is drawn where none is named: speedup, or the first that the rows of a plan allow."""
-    return next((name for name in ("speedup", *FIGURES) if not FIGURES[name].missing(sweep, plan_id)), "speedup")
+    return next((name for name in ("speedup", *FIGURES) if not missing(sweep, name, plan_id)), "speedup")
 
 
 def left_out(sweep: Sweep) -> str:
@@ -73,21 +87,14 @@ def draw(
     models: Mapping[str, str] | None = None,
     ax: Axes | None = None,
 ) -> Figure:
-    """Draw one figure of a sweep.
+    """Draw one figure of a sweep, by default of the plan with most samples, whose name stands above the panels.
 
     Parameters
     ----------
-    figure : str
-        One of `FIGURES`.
-    plan_id : str, optional
-        Default: the plan with most samples.
     column : {"single", "double"}
         3.3 in wide and at most 6 in tall, or 7 in wide.
-    title : bool
-        Whether the plan stands above the panels.
     models : mapping of str to str, optional
-        Models that are drawn besides the serial run, in this order, by the names that they get ("": their own);
-        default: all.
+        Models that are drawn besides the serial run, in this order, by the names that they get ("": their own).
     ax : Axes, optional
         Where a figure of one panel is drawn, in place of a figure of its own.
 
@@ -116,16 +123,8 @@ def _shown(
 ) -> Iterator[tuple[Sweep, Chart]]:
     """Yield a sweep of some models, and what a figure of it shows."""
     check_choice("the figure", figure, FIGURES)
-    plan_id = plan_id or main_plan(sweep)
     with chosen(sweep, models) as shown:
-        _check_there(shown, figure, plan_id)
-        yield shown, FIGURES[figure].chart(shown, plan_id)
-
-
-def _check_there(sweep: Sweep, figure: str, plan_id: str) -> None:
-    """Raise `UsageError` where the rows of the models that are shown do not hold what a figure shows."""
-    if reason := FIGURES[figure].missing(sweep, plan_id):
-        raise UsageError(reason)
+        yield shown, chart_of(shown, figure, plan_id or main_plan(sweep))
 
 
 @contextmanager
@@ -146,7 +145,7 @@ def caption_file(sweep: Sweep, figure: str, plan_id: str | None = None, models: 
     of."""
     plan_id = plan_id or main_plan(sweep)
     measured = [*conditions(sweep, plan_id), *sweep.warnings]
-    if FIGURES[figure].ONE_FOR != "plan" and len(sweep.plan_ids()) > 1:
+    if FIGURES[figure].one_for != "plan" and len(sweep.plan_ids()) > 1:
         measured.insert(0, f"Work and generations are those of one of {len(sweep.plan_ids())} plans.")
     return caption(sweep, figure, plan_id, models) + "\n\n" + "\n".join(measured) + "\n"
 
@@ -164,12 +163,12 @@ def caption(
     measured."""
     plan_id = plan_id or main_plan(sweep)
     with _shown(sweep, figure, plan_id, models) as (sweep, chart):
-        texts = FIGURES[figure].caption(sweep, plan_id)
+        texts = [*chart.caption]
         if alone:
             networks = dict.fromkeys(record["network"] for record in sweep.records.values())
             facts = "; ".join(chart.facts).replace("$T_1$", "T1") or ", ".join(networks)
             texts = [f"{facts}. Measured on {sweep.environment['cpu']['model']}, {sweep.run.created[:10]}.", *texts]
-        plans = [plan_id] if FIGURES[figure].ONE_FOR == "plan" else sweep.plan_ids()
+        plans = [plan_id] if FIGURES[figure].one_for == "plan" else sweep.plan_ids()
         if "95 % interval" in " ".join(texts):
             texts.append(f"Intervals hold {scope(sweep)}.")
         if chart.has_unknown:

@@ -6,7 +6,6 @@ import math
 from collections.abc import Iterable, Sequence
 
 import numpy as np
-from matplotlib.patches import Patch
 from matplotlib.ticker import FixedLocator, FuncFormatter, MaxNLocator, NullLocator
 
 from ...analysis.estimates import EQUIVALENCE_BAND
@@ -65,15 +64,11 @@ def _labelled(values: Sequence[int], most: int) -> list[int]:
 
 def x_axis(axis, values: Sequence[int], label: str, most: int = 8) -> None:
     """Make an axis with ticks at those of the values whose labels fit beside each other, at `most` so many gaps."""
-    low, high = min(values), max(values)
-    most = max(1, min(most, round(_width_in(axis) / (DIGIT_IN * len(str(high)) + BETWEEN_IN))))
+    low, high, width_in = min(values), max(values), axis.get_position().width * axis.figure.get_figwidth()
+    most = max(1, min(most, round(width_in / (DIGIT_IN * len(str(high)) + BETWEEN_IN))))
     pad = 2 ** (0.3 if high > low else 0.6) if high <= 4 * low else 2 ** (0.06 * math.log2(high / low) + 0.12)
     log2_axis(axis, "x", _labelled(values, most), low / pad, high * pad)
     axis.set_xlabel(label)
-
-
-def _width_in(axis) -> float:
-    return axis.get_position().width * axis.figure.get_figwidth()
 
 
 def series(
@@ -131,11 +126,6 @@ def equivalence_band(axis, which: str = "y") -> None:
     line(1, color=GREY, linewidth=0.7, zorder=1)
 
 
-def band_handle() -> Patch:
-    """Return the entry of a legend."""
-    return Patch(color=BAND, label=f"± {EQUIVALENCE_BAND:.0%}")
-
-
 def rows_of_bars(axis, names: Sequence[str], label: str) -> None:
     """Name the bars of an axis, from the first row down, and what they show."""
     axis.set_yticks(range(len(names)), names)
@@ -151,7 +141,9 @@ def value_axis(axis, which: str, scale: str, low: float, high: float, most: int)
         pad = max(1.06, (high / low) ** 0.05)  # room for the outermost markers
         low, high = low / pad, high * pad
         ticks = (decimal_ticks if scale == "log" else power_ticks)(low, high)
-        log2_axis(axis, which, thinned(ticks, most), low, high)
+        # Every second, third, ... tick, so that there are at most so many; a ratio of 1 stays.
+        step = math.ceil(len(ticks) / max(most, 1))
+        log2_axis(axis, which, ticks[(ticks.index(1) % step if 1 in ticks else 0) :: step], low, high)
         return
     if scale == "share":
         low, high = 0.0, 1.05 * max(1.0, high)
@@ -161,9 +153,3 @@ def value_axis(axis, which: str, scale: str, low: float, high: float, most: int)
     getattr(axis, f"set_{which}lim")(low - (pad if scale != "share" and low else 0), high + pad)
     one.set_major_locator(MaxNLocator(most, steps=[1, 2, 2.5, 5, 10], min_n_ticks=2))
     one.set_major_formatter(FuncFormatter(lambda v, _: f"{v:.0%}" if scale == "share" else f"{v:g}"))
-
-
-def thinned(ticks: Sequence[float], most: int) -> list[float]:
-    """Return every second, third, ... tick, so that there are at most so many; a ratio of 1 stays."""
-    step = math.ceil(len(ticks) / max(most, 1))
-    return list(ticks)[(list(ticks).index(1) % step if 1 in ticks else 0) :: step]

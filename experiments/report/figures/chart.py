@@ -1,7 +1,8 @@
 """Charts: panels of values with their intervals, a line for each model over numbers, or dots in named rows.
 
 A figure says what it shows as a `Chart`, whose panels hold tidy rows; `drawn` draws any of them. So each figure has its
-data, looks like the others, and goes into axes of the user's own.
+data, looks like the others, and goes into axes of the user's own. `figure` makes a function that returns a chart a
+figure of the report.
 """
 
 from __future__ import annotations
@@ -11,12 +12,14 @@ import math
 import textwrap
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
+from matplotlib.patches import Patch
 
 from ....cython_src.errors import UsageError
 from ...analysis.estimates import EQUIVALENCE_BAND
@@ -24,9 +27,19 @@ from ...analysis.names import model_label
 from ...analysis.sweep import Sweep
 from ...subjects.models import ModelSpec
 from ...tables.numbers import plural
-from .axes import band_handle, cross_out, equivalence_band, series, value_axis, x_axis
-from .heading import write_lines
-from .style import COLUMN_WIDTH_IN, CROSSED, GREY, ModelStyle, add_legend, finish, marker_look, new_figure, panel_title
+from .axes import BAND, cross_out, equivalence_band, series, value_axis, x_axis
+from .style import (
+    COLUMN_WIDTH_IN,
+    CROSSED,
+    GREY,
+    ModelStyle,
+    add_legend,
+    finish,
+    marker_look,
+    new_figure,
+    panel_title,
+    write_lines,
+)
 
 FEWEST_PLACES = 3  # numbers of threads over which lines are drawn; of fewer the largest is shown, in rows
 ROW_IN, LINES_IN = 0.16, 1.9  # heights of a row, and of a panel of lines
@@ -88,16 +101,16 @@ class Chart:
         Panels beside each other in a double column; 0: all.
     height : float
         Inches of a panel; 0: by its rows.
-    linear : bool
-        Whether numbers along x stand where they are, in place of their logarithms.
+    widths : sequence of float, optional
+        Relative widths of panels beside each other, of so many as there are.
     same_scale : bool
         Whether all panels have the same axis of values.
-    dodged : bool
-        Whether models that share a row stand below each other.
-    hollow_unknown : bool
-        Whether marks without an interval are hollow.
+    dodged, hollow_unknown : bool
+        Whether models that share a row stand below each other; whether marks without an interval are hollow.
     handles : sequence
         Further entries of the legend.
+    caption : sequence of str
+        Its sentences.
     """
 
     panels: Sequence[Panel]
@@ -110,11 +123,11 @@ class Chart:
     across: int = 0
     height: float = 0.0
     widths: Sequence[float] | None = None
-    linear: bool = False
     same_scale: bool = False
     dodged: bool = True
     hollow_unknown: bool = True
     handles: Sequence[Any] = ()
+    caption: Sequence[str] = ()
 
     @property
     def has_unknown(self) -> bool:
@@ -126,6 +139,36 @@ class Chart:
         """Return the rows of all panels, each with the panel's name and what its values are."""
         tables = [p.rows.assign(panel=p.title, quantity=p.label) for p in self.panels]
         return pd.concat(tables, ignore_index=True)
+
+
+class Lacking(UsageError):
+    """Rows do not hold what a figure shows."""
+
+
+@dataclass(frozen=True)
+class FigureKind:
+    """A figure of the report.
+
+    Attributes
+    ----------
+    chart : callable
+        `chart(sweep, plan_id)` returns what it shows, or raises `Lacking`; its name is the figure's.
+    rank : float
+        Its place in lists.
+    one_for : {"plan", "network", "sweep"}
+        For what a report shows one: "plan" (of many plans, for `leading_plans` alone), "network" (it is about plans of
+        one network, and shown for one of `leading_plans`), or "sweep" (it is about all plans, and shown for the main
+        one).
+    """
+
+    chart: Callable[[Sweep, str], Chart]
+    rank: float
+    one_for: str = "plan"
+
+
+def figure(rank: float, one_for: str = "plan") -> Callable[[Callable[[Sweep, str], Chart]], FigureKind]:
+    """Return a decorator that makes a function a `FigureKind`."""
+    return partial(FigureKind, rank=rank, one_for=one_for)
 
 
 def value_rows(table: pd.DataFrame, name: str, x: str | Sequence = "threads", scale: float = 1.0) -> pd.DataFrame:
@@ -153,18 +196,14 @@ def ideal_rows(counts: Sequence[int], divide: bool = False) -> pd.DataFrame:
 def over_threads(sweep: Sweep, chart: Chart) -> Chart:
     """Return a chart over threads: lines, with places of the machine; of fewer than `FEWEST_PLACES` numbers rows of
     models on the most threads, with references across."""
-    own = [p.rows[p.rows["model"].map(_is_parallel).astype(bool)] for p in chart.panels]
-    counts = sorted({int(n) for rows in own for n in rows["x"].dropna()})
+    points = [point for p in chart.panels for point in zip(p.rows["model"], p.rows["x"], strict=True)]
+    counts = sorted({int(n) for model, n in points if isinstance(model, ModelSpec) and not model.is_serial and n == n})
     if len(counts) >= FEWEST_PLACES:
         label, marks = thread_axis(sweep, sorted({1, *counts}))
         return replace(chart, x=label, marks=marks)
     most = max(counts, default=1)
     panels = [replace(p, rows=_rows_of_models(p.rows, most)) for p in chart.panels if p.scale != "share"]
     return replace(chart, panels=panels, x="", facts=[*chart.facts, plural(most, "thread")])
-
-
-def _is_parallel(model: Any) -> bool:
-    return isinstance(model, ModelSpec) and not model.is_serial
 
 
 def _rows_of_models(rows: pd.DataFrame, most: int) -> pd.DataFrame:
@@ -195,6 +234,7 @@ def drawn(chart: Chart, column: str = "double", title: bool = True, ax: Any = No
     UsageError
         Axes for a chart of several panels.
     """
+    chart = replace(chart, panels=[replace(panel, rows=_complete(panel.rows)) for panel in chart.panels])
     count, in_rows = len(chart.panels), not chart.x
     if ax is not None and count > 1:
         raise UsageError(f"ax must be given for a figure of one panel, got it for one of {count}; leave it out")
@@ -258,6 +298,13 @@ def drawn(chart: Chart, column: str = "double", title: bool = True, ax: Any = No
     return finish(figure)
 
 
+def _complete(rows: pd.DataFrame) -> pd.DataFrame:
+    """Return rows with the columns that need not be there."""
+    left_out = {"usable": True, "hollow": False, "group": ""}
+    given = {name: rows.get(name, pd.Series(value, rows.index)).fillna(value) for name, value in left_out.items()}
+    return rows.assign(**{**given, **{name: given[name].astype(bool) for name in ("usable", "hollow")}})
+
+
 def _wrapped(text: str, width: int) -> str:
     """Return a text in lines of so many letters; a longer word stays whole."""
     return textwrap.fill(text, width, break_long_words=False, break_on_hyphens=False)
@@ -266,8 +313,7 @@ def _wrapped(text: str, width: int) -> str:
 def row_list(rows: pd.DataFrame) -> list[tuple[str, str]]:
     """Return group and name of each row, and of each group of several a row with its name alone, from the top down."""
     named = rows[rows["x"].notna()]
-    groups = named["group"] if "group" in named else pd.Series("", named.index)
-    result = list(dict.fromkeys(zip(groups, named["x"], strict=True)))
+    result = list(dict.fromkeys(zip(named["group"], named["x"], strict=True)))
     if len({group for group, _ in result}) < 2:
         return result
     heads: dict[str, list[tuple[str, str]]] = {}
@@ -290,11 +336,9 @@ def _marks_in_row(chart: Chart, panel: Panel) -> int:
     """Return the most models that share a row of a panel, where these stand below each other."""
     if panel.paint or not chart.dodged:
         return 1
-    rows = panel.rows[
-        panel.rows["x"].notna() & panel.rows["model"].map(lambda model: _is_mark(chart, model)).astype(bool)
-    ]
-    keys = [name for name in ("group", "x") if name in rows]
-    return int(rows.groupby(keys, sort=False)["model"].nunique().max()) if len(rows) else 1
+    marks = panel.rows["model"].map(lambda model: _is_mark(chart, model)).astype(bool)
+    rows = panel.rows[panel.rows["x"].notna() & marks]
+    return int(rows.groupby(["group", "x"], sort=False)["model"].nunique().max()) if len(rows) else 1
 
 
 def _ends(panels: Sequence[Panel]) -> tuple[float, float]:
@@ -327,15 +371,14 @@ def _draw_lines(axis, chart: Chart, panel: Panel, number: int) -> None:
         outside = rows["value"] < panel.limits[0]
         axis.plot(rows["x"][outside], [1.06 * panel.limits[0]] * outside.sum(), "v", color=look.color, markersize=4)
         rows, places = rows[~outside], chart.places if model in marked else ()
-        empty = rows["hollow"].fillna(False).astype(bool) if "hollow" in rows else pd.Series(False, rows.index)
-        for hollow, part in ((hollow, rows[empty == hollow]) for hollow in {*empty}):
+        for hollow, part in rows.groupby("hollow"):
             columns = (part[name] for name in ("x", "value", "low", "high"))
-            usable = part["usable"].fillna(True).astype(bool) if "usable" in part else None
+            usable = part["usable"]
             series(axis, *columns, look, band=band, size=size, hollow=hollow, usable=usable, places=places)
     places = sorted({*panel.rows["x"].dropna()})
     if not places:
         axis.text(0.5, 0.5, "nothing was measured", ha="center", va="center", transform=axis.transAxes, color=GREY)
-    elif chart.linear:
+    elif places[0] <= 0:  # no axis of logarithms
         axis.set_xticks(places)
         axis.set_xlabel(chart.x)
     elif all(place == int(place) for place in places):
@@ -370,21 +413,20 @@ def _draw_rows(axis, chart: Chart, panel: Panel, places: Sequence[tuple[str, str
         if row["x"] != row["x"]:
             _draw_across(axis, row, look, "x")
             continue
-        place = float(at[row.get("group", "") if several or "group" in row else "", row["x"]])
+        place = float(at[row["group"], row["x"]])
         if dodge > 1 and row["model"] in models and len(models) > 1:
             place += 0.7 * (models.index(row["model"]) / (len(models) - 1) - 0.5)
         low, high = panel.limits
-        usable = bool(row.get("usable", True)) if row.get("usable") == row.get("usable") else True
         if not low <= row["value"] <= high and math.isfinite(row["value"]):
             _draw_arrow(axis, row["value"], place, row["value"] > high, look.color)
-            if not usable:
+            if not row["usable"]:
                 cross_out(axis, [min(max(row["value"], low), high)], [place])
             continue
         if math.isfinite(ends[0]):
             axis.plot(ends, [place, place], color=look.color, linewidth=1.4, solid_capstyle="butt", zorder=3)
-        hollow = row.get("hollow") is True or (chart.hollow_unknown and not math.isfinite(ends[0]))
+        hollow = row["hollow"] or (chart.hollow_unknown and not math.isfinite(ends[0]))
         axis.plot([row["value"]], [place], color=look.color, linestyle="none", zorder=4, **_mark(look, hollow))
-        if not usable:
+        if not row["usable"]:
             cross_out(axis, [row["value"]], [place])
     for place, (group, name) in enumerate(places):
         if several and not name:
@@ -437,5 +479,5 @@ def _handles(chart: Chart, in_rows: bool) -> list[Any]:
         marks = _mark(look) if shown[model] else {}
         handles.append(Line2D([], [], color=look.color, linestyle=line, label=label, **marks))
     if any(panel.scale == "ratio" for panel in chart.panels):
-        handles.append(band_handle())
+        handles.append(Patch(color=BAND, label=f"± {EQUIVALENCE_BAND:.0%}"))
     return handles

@@ -1,4 +1,6 @@
-"""Figure `ladder`: rungs from fork-join to tasks, their ratios to fork-join and to the rung above, and simulated."""
+"""What waits cost: figure `ladder` has rungs from fork-join to tasks, their ratios to fork-join and to the rung above,
+and simulated; figure `factorial` step times of every cell of creation x barrier x placement, and what each switch
+contributes."""
 
 from __future__ import annotations
 
@@ -7,50 +9,48 @@ import textwrap
 from typing import Any
 
 import pandas as pd
-from matplotlib.lines import Line2D
 
 from ...analysis.estimates import EQUIVALENCE_BAND
+from ...analysis.factorial import effect_table, factorial_table
 from ...analysis.ladder import ladder_table, missing
 from ...analysis.names import model_label
-from ...analysis.sweep import Sweep
+from ...analysis.speeds import with_usable
+from ...analysis.sweep import Sweep, kept
 from ...simulate.predict import error_text, prediction_table
 from ...subjects.models import ModelSpec
 from ...tables.numbers import time
-from . import simulated
-from .chart import Chart, Panel, reference_rows, value_rows
-from .style import GREY, model_styles
+from ..words import blocks_text
+from .chart import Chart, Lacking, Panel, figure, reference_rows, value_rows
+from .speedup import not_simulated
+from .style import COLORS, GREY, ModelStyle, mark_handle, model_styles
 
-RANK, ONE_FOR = 0.2, "plan"
 SIMULATED_THREADS = (8, 64)
-SIMULATED = {"linestyle": "none", "color": GREY, "marker": "o", "markersize": 4}
+SWITCH, WHOLE = "a switch", "all three"
 
 
-def rows_of(sweep: Sweep, plan_id: str) -> list[dict[str, Any]]:
+@kept
+def ladder_rows(sweep: Sweep, plan_id: str) -> list[dict[str, Any]]:
     """Return the rows of `ladder_table`, with simulated_8 and simulated_64: simulated time over that of the better
     fork-join form on so many threads; NaN for a model that is not simulated, or without the machine's latencies."""
     if missing(sweep, plan_id):
         return []
     rows = ladder_table(sweep, plan_id).to_dict("records")
-    times = _simulated(sweep, plan_id)
-    for row in rows:
-        for threads in SIMULATED_THREADS:
-            of_all = {model: seconds for (model, count), seconds in times.items() if count == threads}
-            joins = [seconds for model, seconds in of_all.items() if model.name == "forkjoin"]
-            row[f"simulated_{threads}"] = of_all.get(row["model"], math.nan) / min(joins, default=math.nan)
+    times: dict[int, dict[ModelSpec, float]] = {threads: {} for threads in SIMULATED_THREADS}
+    if not not_simulated(sweep, plan_id):
+        for row in prediction_table(sweep, plan_id, SIMULATED_THREADS).to_dict("records"):
+            times[row["threads"]][row["model"]] = row["step_s"]
+    for threads, of_all in times.items():
+        best = min((seconds for model, seconds in of_all.items() if model.name == "forkjoin"), default=math.nan)
+        rows = [{**row, f"simulated_{threads}": of_all.get(row["model"], math.nan) / best} for row in rows]
     return rows
 
 
-def _simulated(sweep: Sweep, plan_id: str) -> dict[tuple[ModelSpec, int], float]:
-    """Return simulated seconds a step by model and threads; empty where the simulation lacks something."""
-    if simulated.missing(sweep, plan_id):
-        return {}
-    table = prediction_table(sweep, plan_id, SIMULATED_THREADS)
-    return {(row["model"], row["threads"]): row["step_s"] for row in table.to_dict("records")}
-
-
-def chart(sweep: Sweep, plan_id: str) -> Chart:
+@figure(0.2)
+def ladder(sweep: Sweep, plan_id: str) -> Chart:
     """Return a row for each rung in the order of the file, and a panel for each ratio."""
-    table = pd.DataFrame(rows_of(sweep, plan_id))
+    if reason := missing(sweep, plan_id):
+        raise Lacking(reason)
+    table = pd.DataFrame(ladder_rows(sweep, plan_id))
     names = [
         f"{textwrap.fill(row['takes'], 60)}\n{model_label(row['model'])}, {time(row['time_s'])}"
         for row in table.to_dict("records")
@@ -69,19 +69,45 @@ def chart(sweep: Sweep, plan_id: str) -> Chart:
         ]
         panels.append(Panel(pd.concat(rows), "simulated / fork-join", "", "ratio"))
         faces = zip(SIMULATED_THREADS, ("white", GREY), strict=True)
-        handles = [
-            Line2D([], [], markerfacecolor=face, label=f"simulated, {n} threads", **SIMULATED) for n, face in faces
-        ]
+        handles = [mark_handle("o", GREY, f"simulated, {n} threads", markerfacecolor=face) for n, face in faces]
     facts = [sweep.problem_name(plan_id), f"measured on {table['threads'].iloc[0]} threads"]
     styles = model_styles(sweep.samples["model"])
-    return Chart(panels, facts, styles, handles=handles, hollow_unknown=False, height=0.45 + 0.31 * len(table))
-
-
-def caption(sweep: Sweep, plan_id: str) -> list[str]:
-    """Return the caption's sentences."""
     text = "Each rung removes (−) or adds (+) a wait. Ratios of times with 95 % intervals, to the better "
     text += f"fork-join form and to the rung above; grey: ± {EQUIVALENCE_BAND:.0%}."
-    if reason := simulated.missing(sweep, plan_id):
-        return [text, f"Not simulated: {reason}."]
-    threads = sorted({row["threads"] for row in rows_of(sweep, plan_id)})
-    return [text, error_text(prediction_table(sweep, plan_id, threads))]
+    reason = not_simulated(sweep, plan_id)
+    measured = () if reason else prediction_table(sweep, plan_id, sorted({*table["threads"]}))
+    caption = [text, f"Not simulated: {reason}." if reason else error_text(measured)]
+    look = {"hollow_unknown": False, "height": 0.45 + 0.31 * len(table)}
+    return Chart(panels, facts, styles, handles=handles, caption=caption, **look)
+
+
+@figure(6)
+def factorial(sweep: Sweep, plan_id: str) -> Chart:
+    """Return the step time of every cell of creation x barrier x placement, and each switch's contribution."""
+    cells, effects = factorial_table(sweep), effect_table(sweep)
+    if not len(cells) or plan_id not in set(cells["plan_id"]):
+        raise Lacking(
+            "a factorial needs every cell of creation x barrier x placement, got less; run replay_ladder.toml"
+        )
+    cells, effects = (table[table["plan_id"] == plan_id] for table in (cells, effects))
+    threads = int(cells["threads"].max())
+    cells = cells[(cells["threads"] == threads) & (cells["note"] == "")]
+    effects = effects[(effects["threads"] == threads) & (effects["kind"] == "attribution")]
+    kinds = cells["creation"] + ", " + cells["placement"]
+    cells = with_usable(sweep, cells).assign(model=kinds)
+    styles = {kind: ModelStyle(COLORS[i], "os^"[i], "none") for i, kind in enumerate(dict.fromkeys(kinds))}
+    styles |= {SWITCH: ModelStyle(COLORS[7], "o", "none"), WHOLE: ModelStyle("0.2", "o", "none")}
+    named = effects.assign(model=effects["effect"].where(effects["effect"] == WHOLE, SWITCH)).rename(
+        columns={"low": "ratio_low", "high": "ratio_high"}
+    )
+    panels = [
+        Panel(value_rows(cells, "time_s", "barrier", 1e3), "step time (ms)", "all cells, by barrier"),
+        Panel(value_rows(named, "ratio", "effect"), "time after / before", "attribution", "ratio"),
+    ]
+    caption = [
+        "(a) Step time by creation, barrier and placement of tasks; eager tasks cannot be partitioned. (b) Effect of "
+        "each switch, its geometric mean over all orders of switching; the three multiply up to the whole.",
+        f"Bars: 95 % intervals; grey: ± {EQUIVALENCE_BAND:.0%}.",
+    ]
+    facts = [sweep.problem_name(plan_id), blocks_text(sweep.plans[plan_id]), f"{threads} threads"]
+    return Chart(panels, facts, styles, caption=caption)

@@ -1,51 +1,41 @@
-"""Figure `layers`: busy time per layer and model, and each layer's fraction of one thread's peak."""
+"""Figures of layers: `layers` has their busy time under each model, and their fraction of one thread's peak,
+`layer_times` their time on one thread with each form of convolutions."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from functools import partial
-
 import numpy as np
 import pandas as pd
-from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 from matplotlib.ticker import FuncFormatter
 
 from ...analysis.accounting import layer_table
-from ...analysis.names import model_label, model_rank
-from ...analysis.speeds import is_usable
+from ...analysis.names import model_label, model_rank, value_text
+from ...analysis.speeds import is_usable, plans_by_value
 from ...analysis.sweep import Sweep
 from ...subjects.models import SERIAL
+from ..words import plan_facts
 from .axes import rows_of_bars
-from .chart import Chart, Panel, reference_rows
-from .heading import plan_facts
-from .style import COLORS, marked
+from .chart import Chart, Lacking, Panel, figure, reference_rows
+from .style import COLORS, ModelStyle, mark_handle, marked
 
-RANK, ONE_FOR, OTHERS = 1, "plan", "others"
-
-
+OTHERS = "others"
 # Bars name so many layers; the others are summed up. Where these hold less than half of the time, layers of one block
 # of the network are summed up first.
 MAX_LAYERS, LEAST_NAMED = 9, 0.5
-MAX_RATES = 16  # layers of panel (b), those with most time
-
 SMALLEST_LAYER = 0.015
-
+MAX_RATES = 16  # layers of panel (b), those with most time
+MOST_TIMES = 18  # layers of `layer_times`, those with most time
 # Segments of at least this fraction of the longest bar hold a number.
 SMALLEST_LABEL = {"double": 0.075, "single": 0.12}
-
 MARKERS = {"forward": ("o", COLORS[0], -0.13), "backward": ("D", COLORS[3], 0.13), "update": ("^", COLORS[2], 0)}
+FORMS = "osD^vP*X"  # markers of the forms of convolutions
 
 
-def missing(sweep: Sweep, plan_id: str) -> str:
-    """Return why the figure cannot be drawn."""
-    if any(row.plan_id == plan_id for row in sweep.profiles):
-        return ""
-    return "a figure of layers needs profile rows, got none; measure with `forktask compare`"
-
-
-def chart(sweep: Sweep, plan_id: str) -> Chart:
+@figure(1)
+def layers(sweep: Sweep, plan_id: str) -> Chart:
     """Return busy time per layer and model, and each layer's fraction of one thread's peak."""
+    if not any(row.plan_id == plan_id for row in sweep.profiles):
+        raise Lacking("a figure of layers needs profile rows, got none; measure with `forktask compare`")
     points = sorted(
         {(r.model, r.threads) for r in sweep.profiles if r.plan_id == plan_id and sweep.shows(r.model)},
         key=lambda p: (p[1], model_rank(p[0])),
@@ -85,21 +75,45 @@ def chart(sweep: Sweep, plan_id: str) -> Chart:
                     axis.text(left + width / 2, place, f"{width / widths.sum():.0%}", **look)
         rows_of_bars(axis, labels, "busy time of a step (ms)")
 
-    fractions, layers = _rates(lead, MAX_RATES)
+    # Rows with arithmetic that panel (b) shows, and their layers in the order of the plan.
+    known = (lead["phase"] != "load") & lead["peak_fraction"].notna() & (lead["flops"] > 0) & (lead["share"] >= 0.005)
+    most = set(lead[known].groupby("layer")["time_s"].sum().nlargest(MAX_RATES).index)
+    fractions = lead[known & lead["layer"].isin(most)]
+    rated = [layer for layer in dict.fromkeys(lead["layer"]) if layer in most]
+
+    def paint_rates(axis, column: str) -> None:
+        for phase, (marker, color, aside) in MARKERS.items():
+            part = fractions[fractions["phase"] == phase]
+            places = [rated.index(layer) + aside for layer in part["layer"]]
+            look = {"s": 16, "marker": marker, "color": [color], "linewidths": 0, "zorder": 3, "clip_on": False}
+            axis.scatter(part["peak_fraction"], places, **look)
+        for row in range(len(rated)):
+            axis.axhline(row, color="0.92", linewidth=0.6, zorder=0)
+        axis.set_yticks(range(len(rated)), rated, fontsize=7 if column == "double" else 4.5)
+        axis.set_ylim(len(rated) - 0.4, -0.6)
+        axis.set_xlim(0, max([1.0, *(fractions["peak_fraction"] * 1.05)]))
+        axis.xaxis.set_major_formatter(FuncFormatter(lambda v, _: f"{v:.0%}"))
+        axis.tick_params(axis="y", length=0)
+        peak = sweep.machine.peak_flops_per_s_1thread
+        axis.set_xlabel(f"fraction of peak ({peak / 1e9:.0f} GFLOP/s)" if peak else "fraction of peak (not measured)")
+
     panels = [Panel(bars, "busy time of a step (ms)", "time by layer", paint=paint)]
     title = model_label(points[0][0]) if (SERIAL, 1) not in tables else "serial"
-    if layers:
+    if rated:
         data = reference_rows(fractions["phase"], fractions["layer"], fractions["peak_fraction"])
-        painted = partial(_draw_rates, sweep=sweep, fractions=fractions, layers=layers)
-        panels.append(Panel(data, "fraction of peak", f"arithmetic rate, {title}", paint=painted))
-    handles = [Patch(color=colors[n], label=n if n != OTHERS else _others_text(others)) for n in colors]
-    handles += [
-        Line2D([], [], linestyle="none", marker=m, color=c, markersize=4, label=phase)
-        for phase, (m, c, _) in MARKERS.items()
-        if (fractions["phase"] == phase).any()
-    ]
-    height = max(1.7, 0.28 * len(points) + 0.6, 0.12 * len(layers) + 0.4)
-    return Chart(panels, plan_facts(sweep, plan_id), height=height, widths=(1.25, 1), handles=handles)
+        panels.append(Panel(data, "fraction of peak", f"arithmetic rate, {title}", paint=paint_rates))
+    others_text = others[0] if len(others) == 1 else f"{len(others)} others"
+    handles = [Patch(color=colors[n], label=n if n != OTHERS else others_text) for n in colors]
+    phases = [phase for phase in MARKERS if (fractions["phase"] == phase).any()]
+    handles += [mark_handle(*MARKERS[phase][:2], phase) for phase in phases]
+    height = max(1.7, 0.28 * len(points) + 0.6, 0.12 * len(rated) + 0.4)
+    caption = (
+        "(a) Busy time of a step by layer, all workers, with shares; longer than the serial bar: blocks ran slower "
+        "side by side. (b) Operations per busy second over one thread's peak, of the longest layers; Winograd "
+        "counts as direct convolution. Means over profiles."
+    )
+    facts = plan_facts(sweep, plan_id)
+    return Chart(panels, facts, height=height, widths=(1.25, 1), handles=handles, caption=[caption])
 
 
 def _groups(lead: pd.DataFrame) -> dict[str, str]:
@@ -114,48 +128,27 @@ def _groups(lead: pd.DataFrame) -> dict[str, str]:
     return group
 
 
-def _rates(lead: pd.DataFrame, most: int) -> tuple[pd.DataFrame, list[str]]:
-    """Return the rows with arithmetic that panel (b) shows, and their layers in the order of the plan."""
-    known = (lead["phase"] != "load") & lead["peak_fraction"].notna() & (lead["flops"] > 0) & (lead["share"] >= 0.005)
-    largest = set(lead[known].groupby("layer")["time_s"].sum().nlargest(most).index)
-    fractions = lead[known & lead["layer"].isin(largest)]
-    return fractions, [layer for layer in dict.fromkeys(lead["layer"]) if layer in largest]
-
-
-def _draw_rates(rates, column: str, sweep: Sweep, fractions: pd.DataFrame, layers: Sequence[str]) -> None:
-    """Draw each layer's fraction of one thread's peak, a mark for each phase."""
-    for phase, (marker, color, aside) in MARKERS.items():
-        part = fractions[fractions["phase"] == phase]
-        rates.scatter(
-            part["peak_fraction"],
-            [layers.index(layer) + aside for layer in part["layer"]],
-            s=16,
-            marker=marker,
-            color=[color],
-            linewidths=0,
-            label=phase,
-            zorder=3,
-            clip_on=False,
+@figure(1.1, "network")
+def layer_times(sweep: Sweep, plan_id: str) -> Chart:
+    """Return a row for each layer and a mark for each form of convolutions; the last row is the step."""
+    profiled = [p for p in sweep.siblings(plan_id, "conv") if sweep.profiles_of((p, SERIAL, 1))]
+    plans = {value_text(value): plan for value, plan in plans_by_value(sweep, profiled, "conv").items()}
+    if len(plans) < 2:
+        raise Lacking(
+            "times of layers need serial profiles of two forms of convolutions, got fewer; run layers or conv_forms"
         )
-    for row in range(len(layers)):
-        rates.axhline(row, color="0.92", linewidth=0.6, zorder=0)
-    rates.set_yticks(range(len(layers)), layers, fontsize=7 if column == "double" else 4.5)
-    rates.set_ylim(len(layers) - 0.4, -0.6)
-    rates.set_xlim(0, max([1.0, *(fractions["peak_fraction"] * 1.05)]))
-    rates.xaxis.set_major_formatter(FuncFormatter(lambda v, _: f"{v:.0%}"))
-    rates.tick_params(axis="y", length=0)
-    peak = sweep.machine.peak_flops_per_s_1thread
-    rates.set_xlabel(f"fraction of peak ({peak / 1e9:.0f} GFLOP/s)" if peak else "fraction of peak (not measured)")
-
-
-def _others_text(others: Sequence[str]) -> str:
-    return others[0] if len(others) == 1 else f"{len(others)} others"
-
-
-def caption(sweep: Sweep, plan_id: str) -> list[str]:
-    """Return the caption's sentences."""
-    return [
-        "(a) Busy time of a step by layer, all workers, with shares; longer than the serial bar: blocks ran slower "
-        "side by side. (b) Operations per busy second over one thread's peak, of the longest layers; Winograd "
-        "counts as direct convolution. Means over profiles."
-    ]
+    tables = {value: layer_table(sweep, plan) for value, plan in plans.items()}
+    times = pd.DataFrame({value: own.groupby("layer", sort=False)["time_s"].sum() for value, own in tables.items()})
+    order, largest = dict.fromkeys(pd.concat(tables)["layer"]), set(times.max(axis=1).nlargest(MOST_TIMES).index)
+    step = times.sum().rename("all").to_frame().T
+    table = 1e3 * pd.concat([times.loc[[layer for layer in order if layer in largest]], step])
+    usable = {value: is_usable(sweep, (plans[value], SERIAL, 1)) for value in table}
+    rows = pd.concat([reference_rows(v, list(table.index), table[v].tolist()).assign(usable=usable[v]) for v in table])
+    styles = {v: ModelStyle(COLORS[i % len(COLORS)], FORMS[i % len(FORMS)], "none") for i, v in enumerate(table)}
+    panel = Panel(rows[rows["value"].notna()], "time in the serial step (ms)")
+    caption = (
+        "Time of each layer in a serial step, all its phases together, with each form of convolutions; means over "
+        "profiles, scaled to the step's time. Every model's layers: layers.csv."
+    )
+    facts = [sweep.problem_name(plan_id, "conv"), "one thread"]
+    return Chart([panel], facts, styles, dodged=False, hollow_unknown=False, caption=[caption])

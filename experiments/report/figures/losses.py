@@ -15,25 +15,20 @@ from msgspec import structs
 from ...analysis.losses import LOSSES, is_undisturbed
 from ...analysis.names import model_label, model_rank
 from ...analysis.sweep import Sweep
+from ..words import plan_facts
 from .axes import rows_of_bars
-from .chart import Chart, Panel, drawn
-from .heading import plan_facts
+from .chart import Chart, Lacking, Panel, drawn, figure
 from .style import in_style, marked
 
-RANK, ONE_FOR = 2, "plan"
 SECONDS = (*(f"{name}_s" for name in LOSSES), "step_time_s")
 
 
-def missing(sweep: Sweep, plan_id: str) -> str:
-    """Return why the figure cannot be drawn."""
-    if any(row.plan_id == plan_id for row in sweep.traces):
-        return ""
-    return "a figure of losses needs event logs, got none; measure with `forktask compare --trace`"
-
-
-def chart(sweep: Sweep, plan_id: str) -> Chart:
+@figure(2)
+def losses(sweep: Sweep, plan_id: str) -> Chart:
     """Return the losses of each logged model, and their differences from fork-join."""
-    return losses_chart(rows_of(sweep, plan_id), plan_facts(sweep, plan_id))
+    if not (rows := rows_of(sweep, plan_id)):
+        raise Lacking("a figure of losses needs event logs, got none; measure with `forktask compare --trace`")
+    return losses_chart(rows, plan_facts(sweep, plan_id))
 
 
 def rows_of(sweep: Sweep, plan_id: str) -> list[dict[str, Any]]:
@@ -53,26 +48,24 @@ def draw_traced(rows: Sequence[Mapping[str, Any]], column: str = "double", title
 
 def losses_chart(rows: Sequence[Mapping[str, Any]], facts: Sequence[str]) -> Chart:
     """Return bars that sum to the step time, and differences from the quickest fork-join."""
-    reference, others = compared(rows)
+    joins = [row for row in rows if row["model"].name == "forkjoin"]
+    reference = min(joins, key=lambda row: row["step_time_s"], default={})
+    others = [r for r in rows if r["model"].takes_tasks and r["threads"] == reference.get("threads")]
     gains = [{name: reference[name] - row[name] for name in SECONDS} for row in others]
     panels = [_bars(rows, list(map(_label, rows)), "wall time of an iteration (ms)", "where the threads' time went")]
+    caption = [
+        "(a) Time of an iteration of a logged run, by what its threads did; useful: the time of the same blocks in a "
+        "logged serial run."
+    ]
     if others:
         names = [_label(row, threads=False) for row in others]
         panels.append(_bars(gains, names, "less time than fork-join (ms)", "gain over fork-join, by cause"))
+        join = model_label(reference["model"])
+        caption.append(f"(b) What each cause makes task models faster than {join} (right) or slower.")
     handles = [Patch(color=loss.color, label=loss.label) for loss in LOSSES.values()]
     handles.append(Line2D([], [], color="black", linewidth=0.9, label="measured"))
-    widths = (1.25, 1) if others else None
-    return Chart(panels, facts, height=max(1.6, 0.3 * len(rows) + 0.6), widths=widths, handles=handles)
-
-
-def compared(rows: Sequence[Mapping[str, Any]]):
-    """Return the row of the quickest fork-join run and those of task models on as many threads."""
-    runs = [row for row in rows if row["model"].name == "forkjoin"]
-    if not runs:
-        return None, []
-    reference = min(runs, key=lambda row: row["step_time_s"])
-    others = [r for r in rows if r["model"].takes_tasks and r["threads"] == reference["threads"]]
-    return reference, others
+    height = max(1.6, 0.3 * len(rows) + 0.6)
+    return Chart(panels, facts, height=height, widths=(1.25, 1), handles=handles, caption=caption)
 
 
 def _bars(rows: Sequence[Mapping[str, Any]], names: Sequence[str], label: str, title: str) -> Panel:
@@ -104,22 +97,3 @@ def _label(row: Mapping[str, Any], threads: bool = True) -> str:
     lanes = "lanes" if row["model"].name == "gpu_both" else "streams" if row["model"].is_gpu else "thr."
     aside = f", {row['threads']} {lanes}" if threads and row["threads"] > 1 else ""
     return marked(model_label(row["model"]) + aside, row["usable"])
-
-
-def losses_caption(rows: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Return the sentences about the bars."""
-    sentences = [
-        "(a) Time of an iteration of a logged run, by what its threads did; useful: the time of the same blocks in a "
-        "logged serial run."
-    ]
-    reference, others = compared(rows)
-    if others:
-        sentences.append(
-            f"(b) What each cause makes task models faster than {model_label(reference['model'])} (right) or slower."
-        )
-    return sentences
-
-
-def caption(sweep: Sweep, plan_id: str) -> list[str]:
-    """Return the caption's sentences."""
-    return losses_caption(rows_of(sweep, plan_id))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
+
 import pandas as pd
 
 from ...analysis.limits import BOUND_NAMES, bound_of, bound_table, speedup_bound
@@ -10,10 +12,9 @@ from ...analysis.speeds import best_serial, estimate_of, interval_columns, is_us
 from ...analysis.sweep import Point, Sweep
 from ...subjects.models import ModelSpec
 from ...tables.numbers import format_time, plural
-from .chart import FEWEST_PLACES, REFERENCES, Chart, Panel, ideal_rows, thread_axis, value_rows
+from .chart import FEWEST_PLACES, REFERENCES, Chart, Lacking, Panel, figure, ideal_rows, thread_axis, value_rows
 from .style import COLORS, GREY, LINES, ModelStyle, model_styles
 
-RANK, ONE_FOR = 4.5, "network"
 MAX_MODELS = 3
 # Values of these axes are different work: each is compared with its own serial run.
 OTHER_WORK = ("phase", "sequence", "batch")
@@ -21,34 +22,12 @@ _MARKERS = "osD^vPX*"
 BOUND = "bound"
 
 
-def swept_axis(sweep: Sweep, plan_id: str) -> str:
-    """Return the option whose values are overlaid: granularity, else another one, else one that changes the work."""
-    swept = [a for a in sweep.axes if a not in (NETWORK, INTERFERENCE) and len(sweep.siblings(plan_id, a)) > 1]
-    rank = {GRANULARITY: -1, **{axis: 1 + i for i, axis in enumerate(OTHER_WORK)}}
-    return min(swept, key=lambda axis: rank.get(axis, 0), default="")
-
-
-def _plans(sweep: Sweep, plan_id: str, axis: str) -> dict[str, str]:
-    """Return the plans that differ in the axis, by the text of its value, in the sweep's order."""
-    plans = plans_by_value(sweep, sweep.siblings(plan_id, axis), axis)
-    return {value_text(value): plan for value, plan in plans.items()}
-
-
-def _baselines(sweep: Sweep, plans: dict[str, str], axis: str) -> dict[str, Point | None]:
-    """Return the serial run that each plan is compared with: the fastest of all, or its own if the work differs."""
-    own = {plan: best_serial(sweep, plan) for plan in plans.values()}
-    if axis in OTHER_WORK:
-        return own
-    fastest = min(filter(None, own.values()), key=lambda p: sweep.typical_time(p).value, default=None)
-    return dict.fromkeys(own, fastest)
-
-
-def _models(sweep: Sweep, plans: dict[str, str]) -> list[ModelSpec]:
+def _models(sweep: Sweep, plans: Iterable[str]) -> list[ModelSpec]:
     """Return the models shown: the fastest form of each, fork-join first and then those with the shortest times.
 
     Threads of the host say little of models of a GPU, which are left out.
     """
-    points = [(p, m, t) for p in plans.values() for m, t in sweep.points_of(p)]
+    points = [(p, m, t) for p in plans for m, t in sweep.points_of(p)]
     points = [p for p in points if not (p[1].is_serial or p[1].is_gpu or p[1].is_peer or p[1].again)]
     widest = max((threads for _, _, threads in points), default=1)
     times: dict[ModelSpec, float] = {}
@@ -63,20 +42,7 @@ def _models(sweep: Sweep, plans: dict[str, str]) -> list[ModelSpec]:
     return sorted(shown[:MAX_MODELS], key=model_rank)
 
 
-def missing(sweep: Sweep, plan_id: str) -> str:
-    """Return why the figure cannot be drawn."""
-    axis = swept_axis(sweep, plan_id)
-    if not axis:
-        return "an overlay needs at least two values of an option, got one; run a sweep such as gpt2_batch_subsize"
-    plans = _plans(sweep, plan_id, axis)
-    if not all(_baselines(sweep, plans, axis).values()):
-        return "an overlay needs serial runs of the same network and batch, got none; measure `serial` too"
-    if not _models(sweep, plans):
-        return "an overlay needs a model of the processor besides serial, got none; measure another one"
-    return ""
-
-
-def _rows(sweep: Sweep, plans: dict[str, str], model: ModelSpec, bases: dict[str, Point | None]) -> pd.DataFrame:
+def _rows(sweep: Sweep, plans: Mapping[str, str], model: ModelSpec, bases: Mapping[str, Point | None]) -> pd.DataFrame:
     """Return value (of the option), threads, and what a row of a panel has: speedups and bounds of each plan over its
     serial run."""
     result, name = [], bound_of(model)
@@ -95,55 +61,60 @@ def _rows(sweep: Sweep, plans: dict[str, str], model: ModelSpec, bases: dict[str
     return pd.DataFrame(result)
 
 
-def chart(sweep: Sweep, plan_id: str) -> Chart:
+@figure(4.5, "network")
+def overlay(sweep: Sweep, plan_id: str) -> Chart:
     """Return speedups: a panel for each model, a line for each value, or a row on a single number of threads."""
-    axis = swept_axis(sweep, plan_id)
-    plans = _plans(sweep, plan_id, axis)
-    models, bases = _models(sweep, plans), _baselines(sweep, plans, axis)
+    swept = [a for a in sweep.axes if a not in (NETWORK, INTERFERENCE) and len(sweep.siblings(plan_id, a)) > 1]
+    # Granularity, else another option, else one that changes the work.
+    rank = {GRANULARITY: -1, **{axis: 1 + i for i, axis in enumerate(OTHER_WORK)}}
+    if not (axis := min(swept, key=lambda axis: rank.get(axis, 0), default="")):
+        raise Lacking(
+            "an overlay needs at least two values of an option, got one; run a sweep such as gpt2_batch_subsize"
+        )
+    by_value = plans_by_value(sweep, sweep.siblings(plan_id, axis), axis)
+    plans = {value_text(value): plan for value, plan in by_value.items()}
+    own = {plan: best_serial(sweep, plan) for plan in plans.values()}
+    fastest = min(filter(None, own.values()), key=lambda p: sweep.typical_time(p).value, default=None)
+    # Each plan is compared with the fastest serial run of all, or with its own if the work differs.
+    bases = own if axis in OTHER_WORK else dict.fromkeys(own, fastest)
+    if not all(bases.values()):
+        raise Lacking("an overlay needs serial runs of the same network and batch, got none; measure `serial` too")
+    if not (models := _models(sweep, own)):
+        raise Lacking("an overlay needs a model of the processor besides serial, got none; measure another one")
     result = {model: _rows(sweep, plans, model, bases) for model in models}
     counts = sorted({n for table in result.values() for n in table.loc[table["model"] != BOUND, "threads"]})
-    # Over another serial run than in the tables, it goes by another name.
-    common = "" if all(bases[plan] == best_serial(sweep, plan) for plan in bases) else ", common $T_1$"
     tasks = {value: f"{value} ({sweep.plans[plan].num_tasks} tasks)" for value, plan in plans.items()}
-    facts = [sweep.problem_name(plan_id, axis), _serial_text(sweep, plans, axis)]
-    panels = []
-    if len(counts) < FEWEST_PLACES:
-        styles = {**model_styles(sweep.samples["model"]), BOUND: ModelStyle(GREY, "|", "none")}
-        for model, table in result.items():
-            rows = table[table["threads"] == max(counts)]
-            rows = value_rows(rows, "speedup", rows["option"].map(tasks))
-            panels.append(Panel(rows, f"speedup{common}", model_label(model)))
-        return Chart(panels, [*facts, plural(max(counts), "thread")], styles, same_scale=True)
-    styles = dict(REFERENCES)
-    for number, value in enumerate(plans):
-        color, line = COLORS[number % len(COLORS)], LINES[number % len(LINES)]
-        styles[value] = ModelStyle(color, _MARKERS[number % len(_MARKERS)], line)
-        styles[f"{BOUND}, {value}"] = ModelStyle(color, "", (0, (1, 2)))
-    for model, table in result.items():
-        named = [f"{BOUND}, {v}" if m == BOUND else v for v, m in zip(table["option"], table["model"], strict=True)]
-        rows = pd.concat([ideal_rows([1, *counts]), value_rows(table.assign(model=named), "speedup")])
-        panels.append(Panel(rows, f"speedup{common}", model_label(model)))
-    label, marks = thread_axis(sweep, counts)
-    names = {f"{BOUND}, {value}": "" for value in plans} | tasks
-    return Chart(panels, facts, styles, label, names, sweep.asked_threads(plan_id), marks, same_scale=True)
-
-
-def _serial_text(sweep: Sweep, plans: dict[str, str], axis: str) -> str:
-    """Return the serial times behind the speedups."""
-    bases = _baselines(sweep, plans, axis)
     times = {value: format_time(sweep.typical_time(bases[plan]).value) for value, plan in plans.items()}
-    if axis not in OTHER_WORK:
-        return f"$T_1$ = {next(iter(times.values()))}, the fastest serial run"
-    return "$T_1$ = " + ", ".join(f"{time} ({value})" for value, time in times.items())
-
-
-def caption(sweep: Sweep, plan_id: str) -> list[str]:
-    """Return the caption's sentences."""
-    axis = swept_axis(sweep, plan_id)
-    serial = "its own fastest serial run" if axis in OTHER_WORK else "the fastest serial run at any of them"
-    models = _models(sweep, _plans(sweep, plan_id, axis))
+    if axis in OTHER_WORK:
+        serial, text = "its own fastest serial run", ", ".join(f"{time} ({value})" for value, time in times.items())
+    else:
+        serial, text = "the fastest serial run at any of them", f"{next(iter(times.values()))}, the fastest serial run"
     bounds = ", ".join(dict.fromkeys(BOUND_NAMES[bound_of(model)] for model in models))
-    return [
+    caption = (
         f"Speedup with each value of {axis_label(axis)}, over {serial}; a panel for each model, in its fastest form. "
         f"Bars and bands: 95 % intervals. Grey marks or dotted lines: the bound of the panel's model ({bounds})."
-    ]
+    )
+    facts = [sweep.problem_name(plan_id, axis), f"$T_1$ = {text}"]
+    if in_rows := len(counts) < FEWEST_PLACES:
+        look = {"facts": [*facts, plural(max(counts), "thread")]}
+        look["styles"] = {**model_styles(sweep.samples["model"]), BOUND: ModelStyle(GREY, "|", "none")}
+    else:
+        styles = dict(REFERENCES)
+        for number, value in enumerate(plans):
+            color, line = COLORS[number % len(COLORS)], LINES[number % len(LINES)]
+            styles[value] = ModelStyle(color, _MARKERS[number % len(_MARKERS)], line)
+            styles[f"{BOUND}, {value}"] = ModelStyle(color, "", (0, (1, 2)))
+        look = {"facts": facts, "styles": styles, "names": {f"{BOUND}, {value}": "" for value in plans} | tasks}
+        label, marks = thread_axis(sweep, counts)
+        look |= {"x": label, "places": sweep.asked_threads(plan_id), "marks": marks}
+    # Over another serial run than in the tables, it goes by another name.
+    quantity, panels = "speedup" if bases == own else "speedup, common $T_1$", []
+    for model, table in result.items():
+        if in_rows:
+            rows = table[table["threads"] == max(counts)]
+            rows = value_rows(rows, "speedup", rows["option"].map(tasks))
+        else:
+            named = [f"{BOUND}, {v}" if m == BOUND else v for v, m in zip(table["option"], table["model"], strict=True)]
+            rows = pd.concat([ideal_rows([1, *counts]), value_rows(table.assign(model=named), "speedup")])
+        panels.append(Panel(rows, quantity, model_label(model)))
+    return Chart(panels, same_scale=True, caption=[caption], **look)

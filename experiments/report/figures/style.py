@@ -11,7 +11,7 @@ import math
 import os
 import string
 import textwrap
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import lru_cache
@@ -37,7 +37,12 @@ from ...tables.progress import say
 COLUMN_WIDTH_IN = {"double": 7.0, "single": 3.3}
 TALLEST_IN = 6.0  # of a figure in a single column
 
-FORMATS = ("pdf", "svg", "png")
+# Formats of figures, with metadata of each: no dates.
+FORMATS: dict[str, dict[str, str | None]] = {
+    "pdf": {"CreationDate": None, "Producer": None, "Creator": "forktask"},
+    "svg": {"Date": None, "Creator": "forktask"},
+    "png": {"Software": None},
+}
 FIGURE_FOLDER = "figures"  # below a results folder
 
 COLORS = sns.color_palette("colorblind")
@@ -58,6 +63,29 @@ CROSSED = "not usable"
 LETTER_IN, ENTRY_IN = 0.052, 0.45  # widths of a letter of a legend, and of a handle with what lies between columns
 MANY = 12  # entries of a legend, of which more are written smaller in a single column
 BESIDE_IN, LINE_IN = 0.95, 0.14  # inches of title, legend and axis, and of each further line of them
+LINE = {"double": 115, "single": 62}  # characters of a line above the panels
+SETTINGS = {
+    **dict.fromkeys(("font.size", "axes.labelsize", "axes.titlesize", "figure.titlesize"), 8),
+    **dict.fromkeys(("legend.fontsize", "legend.title_fontsize", "xtick.labelsize", "ytick.labelsize"), 7),
+    **dict.fromkeys(("axes.linewidth", "xtick.major.width", "ytick.major.width"), 0.6),
+    **dict.fromkeys(("xtick.major.size", "ytick.major.size"), 3),
+    "lines.linewidth": 1.1,
+    "lines.markersize": 4.5,
+    "grid.linewidth": 0.4,
+    "grid.color": "0.9",
+    "axes.titlelocation": "left",
+    "axes.titlepad": 4,
+    "legend.frameon": False,
+    "axes.unicode_minus": True,
+    "pdf.fonttype": 42,
+    "ps.fonttype": 42,
+    "svg.fonttype": "path",
+    "svg.hashsalt": "forktask",
+    "figure.constrained_layout.use": False,
+    "savefig.dpi": 300,
+    "figure.dpi": 100,
+    "text.hinting": "none",  # measured as wide as it is drawn
+}
 
 
 def marked(name: str, usable: bool) -> str:
@@ -67,42 +95,9 @@ def marked(name: str, usable: bool) -> str:
 
 def in_style() -> AbstractContextManager[None]:
     """Return a context with the settings of every figure; fonts are those of the user's style."""
-    parameters = {**sns.plotting_context("paper"), **sns.axes_style("ticks")}
+    parameters = {**sns.plotting_context("paper"), **sns.axes_style("ticks"), **SETTINGS}
     for name in ("font.family", "font.sans-serif"):
         del parameters[name]
-    parameters.update(
-        {
-            "font.size": 8,
-            "axes.labelsize": 8,
-            "axes.titlesize": 8,
-            "figure.titlesize": 8,
-            "legend.fontsize": 7,
-            "legend.title_fontsize": 7,
-            "xtick.labelsize": 7,
-            "ytick.labelsize": 7,
-            "axes.linewidth": 0.6,
-            "xtick.major.width": 0.6,
-            "ytick.major.width": 0.6,
-            "xtick.major.size": 3,
-            "ytick.major.size": 3,
-            "lines.linewidth": 1.1,
-            "lines.markersize": 4.5,
-            "grid.linewidth": 0.4,
-            "grid.color": "0.9",
-            "axes.titlelocation": "left",
-            "axes.titlepad": 4,
-            "legend.frameon": False,
-            "pdf.fonttype": 42,
-            "ps.fonttype": 42,
-            "svg.fonttype": "path",
-            "text.hinting": "none",  # measured as wide as it is drawn
-            "svg.hashsalt": "forktask",
-            "figure.constrained_layout.use": False,
-            "savefig.dpi": 300,
-            "figure.dpi": 100,
-            "axes.unicode_minus": True,
-        }
-    )
     return matplotlib.rc_context({**parameters, **_replaced(str(matplotlib.rcParams.find_all(r"^(font|text)\.")))})
 
 
@@ -157,18 +152,13 @@ def model_styles(models: Sequence[ModelSpec]) -> dict[ModelSpec, ModelStyle]:
         seen[base] = variant + 1
         known = MODELS.get(base, model.model)
         hue = known.colors[variant % len(known.colors)]
-        color = _shade(_HUES.get(hue, hue), _SHADES[variant // len(known.colors) % len(_SHADES)])
+        color, share = _HUES.get(hue, hue), _SHADES[variant // len(known.colors) % len(_SHADES)]
+        if share:
+            end, parts = 1.0 if share > 0 else 0.0, matplotlib.colors.to_rgb(color)
+            color = tuple(part + abs(share) * (end - part) for part in parts)
         markers = known.markers
         styles[model] = ModelStyle(color, markers[variant % len(markers)], LINES[variant % len(LINES)])
     return styles
-
-
-def _shade(color: object, share: float) -> object:
-    """Mix a colour with white (share above 0) or black (below 0); the colour itself for 0."""
-    if not share:
-        return color
-    end = 1.0 if share > 0 else 0.0
-    return tuple(c + abs(share) * (end - c) for c in matplotlib.colors.to_rgb(color))
 
 
 def blank_figure(column: str, tall: float) -> Figure:
@@ -193,19 +183,15 @@ def new_figure(
     across: int = 0,
     share: str = "none",
     widths: Sequence[float] | None = None,
-    heights: Sequence[float] | None = None,
 ):
     """Make a figure with panels, `across` of them beside each other; without it all in a double column, and in a single
-    one up to two below each other, with these relative heights, or more in two columns."""
+    one up to two below each other, or more in two columns."""
     across = across or (panels if column == "double" else 1 if panels < 3 else 2)
     down = math.ceil(panels / across)
     height = down * panel_height + BESIDE_IN
     figure = blank_figure(column, height if column == "double" else min(height, TALLEST_IN))
-    shares = {
-        "width_ratios": widths if across == panels else None,
-        "height_ratios": heights if down == panels > 1 else None,
-    }
-    axes = figure.subplots(down, across, squeeze=False, sharey=share, **shares).ravel()
+    widths = widths[:panels] if widths and across == panels else None
+    axes = figure.subplots(down, across, squeeze=False, sharey=share, width_ratios=widths).ravel()
     for unused in axes[panels:]:
         unused.remove()
     axes = axes[:panels]
@@ -216,11 +202,11 @@ def new_figure(
     return figure, axes
 
 
-def panel_title(axis, text: str, **look: object) -> None:
+def panel_title(axis, text: str) -> None:
     """Write a panel's title right above it: its letter, if it has one, in bold, the rest in normal weight."""
     letter = axis.get_title(loc="left") or axis.get_title()
     # Without y each layout would lay out all labels once more, to see whether they reach up to the title.
-    axis.set_title(f"$\\bf{{{letter}}}$ {text}" if letter else text, fontweight="normal", y=1.0, **look)
+    axis.set_title(f"$\\bf{{{letter}}}$ {text}" if letter else text, fontweight="normal", y=1.0)
 
 
 def add_legend(
@@ -228,7 +214,7 @@ def add_legend(
 ) -> None:
     """Add one legend for all panels below them, in as many columns as its names leave room for."""
     if any(line.get_gid() == CROSSED and len(line.get_xdata()) for axis in figure.axes for line in axis.lines):
-        handles = [*handles, Line2D([], [], linestyle="none", markersize=6, label=CROSSED, **CROSS)]
+        handles = [*handles, mark_handle(**CROSS, label=CROSSED, size=6)]
     size, wrapped = (7, 60) if column == "double" else (6.5 if len(handles) <= MANY else 6, 30)
     names = [handle.get_label() for handle in handles]
     texts = [name if "\n" in name else textwrap.fill(name, wrapped) for name in names]
@@ -247,6 +233,13 @@ def grow(figure: Figure, by_in: float) -> None:
     """Make a figure taller, a single column up to `TALLEST_IN`."""
     tallest = TALLEST_IN if figure.get_figwidth() <= COLUMN_WIDTH_IN["single"] else math.inf
     figure.set_figheight(min(figure.get_figheight() + max(by_in, 0.0), tallest))
+
+
+def write_lines(figure: Figure, lines: Sequence[str], column: str) -> None:
+    """Write lines above the panels; long ones go on in a further line."""
+    text = "\n".join(textwrap.fill(line, LINE[column]) for line in lines if line)
+    grow(figure, LINE_IN * text.count("\n"))
+    figure.suptitle(text, x=0.008, ha="left", fontsize=8 if column == "double" else 6.5, linespacing=1.25)
 
 
 def _width_in(lengths: Sequence[int], ncols: int, size: float) -> float:
@@ -278,24 +271,16 @@ def marker_look(style: ModelStyle, hollow: bool = False) -> dict[str, object]:
     )
 
 
-def model_handles(
-    styles: dict[ModelSpec, ModelStyle],
-    models: Sequence[ModelSpec],
-    label: Callable[[str], str] = model_label,
-    line: bool = True,
-    hollow: Collection[str] = (),
-) -> list[Line2D]:
-    """Return the entries of a legend, one for each model; the markers of those in `hollow` are not filled."""
+def mark_handle(marker: str, color: object, label: str, size: float = 4, **look: object) -> Line2D:
+    """Return the entry of a legend for a mark."""
+    return Line2D([], [], linestyle="none", marker=marker, color=color, markersize=size, label=label, **look)
+
+
+def model_handles(styles: Mapping[ModelSpec, ModelStyle]) -> list[Line2D]:
+    """Return the entries of a legend, one for each model."""
     return [
-        Line2D(
-            [],
-            [],
-            color=styles[m].color,
-            linestyle=styles[m].line if line else "none",
-            label=label(m),
-            **marker_look(styles[m], m in hollow),
-        )
-        for m in models
+        Line2D([], [], color=look.color, linestyle=look.line, label=model_label(model), **marker_look(look))
+        for model, look in styles.items()
     ]
 
 
@@ -336,11 +321,6 @@ def save(figure: Figure, path: str | os.PathLike) -> Path:
     kind = path.suffix[1:]
     if kind not in FORMATS:
         raise UsageError(f"the format of a figure must be one of {', '.join(FORMATS)}; got {kind!r}")
-    metadata = {
-        "pdf": {"CreationDate": None, "Producer": None, "Creator": "forktask"},
-        "svg": {"Date": None, "Creator": "forktask"},
-        "png": {"Software": None},
-    }[kind]
     with in_style():
-        write_figure(path, figure, metadata=metadata)
+        write_figure(path, figure, metadata=FORMATS[kind])
     return path

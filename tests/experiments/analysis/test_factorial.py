@@ -10,7 +10,7 @@ from forktask.cython_src.errors import UsageError
 from forktask.experiments.analysis import factorial
 from forktask.experiments.report import figures
 from forktask.experiments.report.figures.style import save
-from forktask.experiments.report.render_text import render_text
+from forktask.experiments.report.rendering import render_text
 from forktask.experiments.report.sections import build
 from forktask.experiments.subjects.models import model_of_factors, parse_model
 

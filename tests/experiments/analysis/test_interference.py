@@ -9,7 +9,7 @@ from experiments import synthetic_results
 from forktask.experiments.analysis import interference
 from forktask.experiments.report import figures
 from forktask.experiments.report.figures.style import save
-from forktask.experiments.report.render_text import render_text
+from forktask.experiments.report.rendering import render_text
 from forktask.experiments.report.sections import build
 from forktask.experiments.sampling import hogs
 

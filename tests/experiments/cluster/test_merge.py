@@ -12,7 +12,7 @@ from forktask.experiments.analysis.load import load
 from forktask.experiments.cluster.merge import merge_folders
 from forktask.experiments.commands.main import main
 from forktask.experiments.report import figures
-from forktask.experiments.report.figures import nodes as nodes_figure
+from forktask.experiments.report.figures.ratios import node_rows
 from forktask.experiments.report.figures.style import CROSSED
 from forktask.experiments.results.folder import read_results
 from forktask.experiments.results.rows import FailureRow, MachineRow, RunRow, SampleRow
@@ -131,7 +131,7 @@ def test_a_point_that_a_node_cannot_reach_is_crossed_out_there(tmp_path):
     merge_folders(folders, tmp_path / "out")
     sweep = load(tmp_path / "out")
     (plan_id,) = sweep.plan_ids()
-    rows = {row["node"]: row for row in nodes_figure.rows_of(sweep, plan_id) if row["node"]}
+    rows = {row["node"]: row for row in node_rows(sweep, plan_id) if row["node"]}
     assert not rows["a"]["usable"] and rows["a"]["verdict"] == "not usable"
     assert rows["b"]["usable"] and rows["b"]["verdict"] != "not usable"
     for column in ("double", "single"):

@@ -15,7 +15,7 @@ from forktask.experiments.analysis.phases import phases_of
 from forktask.experiments.analysis.speeds import PER, best_serial
 from forktask.experiments.commands.main import main
 from forktask.experiments.report import figures, files
-from forktask.experiments.report.render_text import render_text
+from forktask.experiments.report.rendering import render_text
 from forktask.experiments.report.sections import build
 from forktask.experiments.results.folder import read_results
 from forktask.experiments.results.rows import ProfileRow, SampleRow

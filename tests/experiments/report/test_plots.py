@@ -24,8 +24,9 @@ from forktask.experiments.analysis.speeds import main_plan, speed_table
 from forktask.experiments.report import figures
 from forktask.experiments.report.exports import latex_tables, sample_frame
 from forktask.experiments.report.figures.axes import series
-from forktask.experiments.report.figures.bound_lines import bound_rows
 from forktask.experiments.report.figures.chart import Chart, Panel, drawn
+from forktask.experiments.report.figures.generations import handover_rows
+from forktask.experiments.report.figures.speedup import bound_lines
 from forktask.experiments.report.figures.style import (
     CROSSED,
     FORMATS,
@@ -37,7 +38,7 @@ from forktask.experiments.report.figures.style import (
     panel_title,
     save,
 )
-from forktask.experiments.report.render_text import render_answers
+from forktask.experiments.report.rendering import render_answers
 from forktask.experiments.report.sections import build
 from forktask.experiments.report.verdicts import answers
 from forktask.experiments.subjects.models import parse_models
@@ -190,7 +191,7 @@ def test_every_figure_fits_a_column(request, case):
             assert box.x0 >= frame.x0 and box.x1 <= frame.x1 and box.y0 >= frame.y0 and box.y1 <= frame.y1, name
         caption, method = figures.caption_file(sweep, name).split("\n\n")
         assert len(caption.split()) <= 60 and "Every model runs the same blocks" in method, name
-        of_several = figures.FIGURES[name].ONE_FOR != "plan" and len(sweep.plan_ids()) > 1
+        of_several = figures.FIGURES[name].one_for != "plan" and len(sweep.plan_ids()) > 1
         assert ("are those of one of" in method) == of_several, name
 
 
@@ -247,17 +248,16 @@ def overlaid():
 
 
 def test_a_new_figure_is_one_file(tmp_path, monkeypatch):
-    """Check that a file with the functions of a figure is found, listed, drawn and captioned."""
+    """Check that a file with the function of a figure is found, listed, drawn and captioned."""
     (tmp_path / "novelty.py").write_text(
         "import pandas as pd\n"
-        "from forktask.experiments.report.figures.chart import Chart, Panel, reference_rows\n"
+        "from forktask.experiments.report.figures.chart import Chart, Panel, figure, reference_rows\n"
         "from forktask.experiments.report.figures.style import ModelStyle\n"
-        "RANK, ONE_FOR = 9, 'plan'\n"
-        "def missing(sweep, plan_id): return ''\n"
-        "def chart(sweep, plan_id):\n"
+        "@figure(9)\n"
+        "def novelty(sweep, plan_id):\n"
         "    rows = reference_rows('news', ['today', 'tomorrow'], [1.0, 2.0])\n"
-        "    return Chart([Panel(rows, 'value')], ['facts'], {'news': ModelStyle('red', 'o', '-')})\n"
-        "def caption(sweep, plan_id): return ['News.']\n"
+        "    styles = {'news': ModelStyle('red', 'o', '-')}\n"
+        "    return Chart([Panel(rows, 'value')], ['facts'], styles, caption=['News.'])\n"
     )
     monkeypatch.setattr(figures, "__path__", [*figures.__path__, str(tmp_path)])
     monkeypatch.setattr(figures, "FIGURES", figures.find_figures())
@@ -377,14 +377,14 @@ def test_ratios_over_hand_overs_show_near_and_far_cpus():
         {"kind": "rounds", "plan_id": plan_id, "repetition": k, "contestants": [*ids], "handover_s": [7e-8]}
         for k in range(9)
     ]
-    assert "near and with far CPUs" in figures.FIGURES["handover"].missing(sweep_of([*rows, *near]), plan_id)
+    assert "near and with far CPUs" in figures.missing(sweep_of([*rows, *near]), "handover", plan_id)
     far = [{**row, "handover_s": [2e-7]} if row["repetition"] < 3 else row for row in near]
     for row in rows:
         if row["kind"] == "sample" and row["model"] == "tasks" and row["repetition"] < 3:
             row |= {name: [1.5 * s for s in row[name]] for name in ("short_times_s", "long_times_s")}
             row["step_time_s"] *= 1.5
     sweep = sweep_of([*rows, *far])
-    result = figures.FIGURES["handover"].rows_of(sweep, plan_id)
+    result = handover_rows(sweep, plan_id)
     assert len(result) == 2 * 9 and {row["left_out"] for row in result if row["handover_s"] > 1e-7} == {True}
     (axis,) = figures.draw(sweep, "handover").axes
     hollow = [line for line in axis.lines if line.get_linestyle() == "None" and line.get_markerfacecolor() == "white"]
@@ -467,11 +467,11 @@ def test_bounds_that_coincide_are_one_line_and_have_intervals():
         {"threads": n, **{f"{b}_speedup{e}": n * f * part for b, f in factors.items() for e, part in ends.items()}}
         for n in (2, 1)
     ]
-    result, styles = bound_rows(pd.DataFrame(rows), parse_models(["forkjoin", "tasks", "taskiter", "gpu_forkjoin"]))
+    result, styles = bound_lines(pd.DataFrame(rows), parse_models(["forkjoin", "tasks", "taskiter", "gpu_forkjoin"]))
     assert [*styles] == ["bounds: area, span, cycle\nmean", "fork-join bound", "Brent's bound"]
     join = result[result["model"] == "fork-join bound"]
     assert join["x"].tolist() == [1, 2] and join["low"].tolist() == pytest.approx([0.72, 1.44])
-    _, styles = bound_rows(pd.DataFrame(rows), parse_models(["tasks:taskwait=loop"]))
+    _, styles = bound_lines(pd.DataFrame(rows), parse_models(["tasks:taskwait=loop"]))
     assert [*styles] == ["area bound", "fork-join bound"]
 
 
@@ -541,6 +541,13 @@ def test_arrows_lead_to_the_side_where_the_value_is():
     with in_style():
         (axis,) = drawn(chart, "single").axes
     assert {text.get_text(): text.xy[0] for text in axis.texts} == {"0.60": 0, "1.58": 1}
+
+
+def test_a_chart_may_have_fewer_panels_than_widths():
+    """Check the figure of layers without one that has arithmetic: a single panel."""
+    with in_style():
+        figure = drawn(replace(dots({"one": 1.0}, label="time"), widths=(1.25, 1)))
+    assert len(figure.axes) == 1
 
 
 def test_a_title_keeps_its_words_and_a_legend_names_what_is_drawn():

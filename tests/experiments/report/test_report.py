@@ -21,7 +21,7 @@ from forktask.experiments.commands.main import main
 from forktask.experiments.report import figures, files, sections
 from forktask.experiments.report.columns import ACCOUNT
 from forktask.experiments.report.exports import latex_tables
-from forktask.experiments.report.render_text import render_answers, render_text
+from forktask.experiments.report.rendering import render_answers, render_text
 from forktask.experiments.report.verdicts import answers
 from forktask.experiments.report.words import axes_text
 from forktask.experiments.subjects.models import parse_model

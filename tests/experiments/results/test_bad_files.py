@@ -23,7 +23,7 @@ from forktask.experiments.diagnosis.diagnose import diagnose
 from forktask.experiments.events.event_states import STATE_DTYPE
 from forktask.experiments.events.events import About, read_events
 from forktask.experiments.report.exports import export_folder
-from forktask.experiments.report.render_text import render_text
+from forktask.experiments.report.rendering import render_text
 from forktask.experiments.report.sections import build
 from forktask.experiments.report.words import describe_machine
 from forktask.experiments.results.folder import read_results
@@ -217,7 +217,7 @@ def use_of_commands(folder):
     render_text(build(sweep))
     export_folder(folder, ["csv", "extra-p", "talp", "latex"])
     plan_id = main_plan(sweep)
-    describe_machine(sweep.environment, sweep.machine, 2, sweep.capacity(2))
+    describe_machine(sweep, 2)
     if knows_machine(sweep) and not missing(sweep, plan_id):
         error_text(prediction_table(sweep, plan_id, (1, 2)))
         diagnose(Case(sweep, plan_id))

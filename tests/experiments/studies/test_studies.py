@@ -65,7 +65,7 @@ def test_runs_with_and_without_pretrained_weights_are_told_apart(tmp_path):
     path.write_text(f'title = "t"\n[train]\nstart = {json.dumps(["", *files])}\n')
     runs = read_study(path).trainings()
     assert [run.label for run in runs] == ["start none", *(f"start {file}" for file in files)]
-    assert [figures._written(run.axes) for run in runs] == ["start none", "start clothes", "start clothes-2"]
+    assert [figures._written(run) for run in runs] == ["start none", "start clothes", "start clothes-2"]
 
 
 def test_a_study_trains_reports_and_goes_on(file, tmp_path, capsys, monkeypatch):

@@ -15,7 +15,7 @@ from experiments.made_up_machine import MadeUpBench, MadeUpMachine, means_of
 
 from forktask.experiments.analysis.accounting import LEFT_OUT, OTHER_RUNS, accounting_table
 from forktask.experiments.analysis.load import load
-from forktask.experiments.report.render_json import render_json
+from forktask.experiments.report.rendering import render_json
 from forktask.experiments.report.sections import build
 from forktask.experiments.results.folder import ResultsWriter
 from forktask.experiments.results.rows import ProfileRow

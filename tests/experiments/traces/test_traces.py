@@ -30,13 +30,12 @@ from forktask.experiments.analysis.losses import (
     losses_of,
     region_free_factors,
 )
-from forktask.experiments.analysis.windows import Window, typical
+from forktask.experiments.analysis.windows import LogWindow, typical
 from forktask.experiments.events.event_states import STATE_DTYPE, STATES
 from forktask.experiments.events.events import EventLog, write_events
 from forktask.experiments.report.figures import chosen
-from forktask.experiments.report.files import draw_folder
+from forktask.experiments.report.files import draw_folder, write_trace_files
 from forktask.experiments.report.gantt import _height_in, _lane_in, draw_traces
-from forktask.experiments.report.trace_files import write_trace_files
 from forktask.experiments.results.folder import read_results
 from forktask.experiments.subjects.models import parse_models
 from forktask.experiments.traces.paje import DEFINITIONS, write_paje
@@ -135,7 +134,7 @@ def test_losses_sum_to_threads_times_wall_exactly(logs):
 
 def test_the_critical_cycle_runs_through_the_window(logs):
     """Check that the blocks of the cycle depend on each other, in order, and that its mean is a floor."""
-    window = Window(logs[3], range(4))
+    window = LogWindow(logs[3], range(4))
     cycle = window.critical_cycle()
     path = window.path(cycle)
     assert len(path) > 4 and path == sorted(path, key=lambda block: window.start[block])
@@ -144,7 +143,7 @@ def test_the_critical_cycle_runs_through_the_window(logs):
 
 def test_perfetto_traces_keep_the_rules_of_the_format(tmp_path, logs):
     """Check phases and fields, that complete events of a track nest, and that arrows begin and end in blocks."""
-    windows = [Window(log, range(4)) for log in logs]
+    windows = [LogWindow(log, range(4)) for log in logs]
     text = write_perfetto(tmp_path / "trace.json.gz", windows)
     with gzip.open(tmp_path / "trace.json.gz", "rt") as file:
         events = json.load(file)["traceEvents"]
@@ -181,7 +180,7 @@ def test_perfetto_traces_keep_the_rules_of_the_format(tmp_path, logs):
 
 def test_paraver_traces_keep_the_rules_of_the_format(tmp_path, logs):
     """Check header, order and ranges of records, states without gaps, names of all values, rows of all objects."""
-    windows = [Window(log, range(4)) for log in logs]
+    windows = [LogWindow(log, range(4)) for log in logs]
     write_paraver(tmp_path / "trace.prv", windows)
     header, *lines = (tmp_path / "trace.prv").read_text().splitlines()
     result = re.fullmatch(r"#Paraver \(\d\d/\d\d/\d\d at \d\d:\d\d\):(\d+)_ns:1\((\d+)\):(\d+):(.*)", header)
@@ -216,7 +215,7 @@ def test_paraver_traces_keep_the_rules_of_the_format(tmp_path, logs):
 
 def test_paje_traces_keep_the_rules_of_the_format(tmp_path, logs):
     """Check that lines have the fields of their definition, in order of time, and name what was defined before."""
-    write_paje(tmp_path / "trace.paje", [Window(log, range(4)) for log in logs])
+    write_paje(tmp_path / "trace.paje", [LogWindow(log, range(4)) for log in logs])
     definitions, fields, known = {}, None, {"0"}
     last, starts, links = 0.0, {}, 0
     for line in (tmp_path / "trace.paje").read_text().splitlines():

@@ -1,0 +1,148 @@
+"""Figures of ratios: `forest` and `peers` have those of all contestants, `nodes` those of each node of a pooled sweep,
+`interference` slowdowns by competing processes."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import pandas as pd
+
+from ...analysis.estimates import EQUIVALENCE_BAND
+from ...analysis.interference import interference_table
+from ...analysis.names import INTERFERENCE, model_label
+from ...analysis.nodes import sweep_on
+from ...analysis.speeds import estimate_of, interval_columns, is_usable, judged, with_usable
+from ...analysis.sweep import Sweep, kept
+from ..verdicts import answers
+from ..words import blocks_text
+from .chart import Chart, Lacking, Panel, figure, reference_rows, value_rows
+from .style import COLORS, GREY, ModelStyle, model_styles
+
+MOST_ROWS, MOST_PANELS = 24, 4  # of `forest` and `peers`, and of `nodes`
+WIDEST = 1.5  # ratios on the axis of `forest`; what is farther from 1 is an arrow
+TAKEN, ACROSS = "CPU time taken", 4
+PREEMPTION = {"stay": ModelStyle(COLORS[0], "o", "-"), "swap": ModelStyle(COLORS[3], "v", "--")}
+
+
+def _answers(sweep: Sweep, against: str) -> list[dict[str, Any]]:
+    return [row for row in answers(sweep) if row["against"] == against]
+
+
+@figure(-1, "sweep")
+def forest(sweep: Sweep, plan_id: str) -> Chart:
+    """Return ratios to fork-join of all contestants, under the titles of their plans."""
+    if not (rows := _answers(sweep, "forkjoin")):
+        raise Lacking("a forest plot needs a fork-join form and another model on as many threads")
+    caption = [
+        f"Time over that of the better fork-join form, on most threads, with 95 % intervals; grey: ± "
+        f"{EQUIVALENCE_BAND:.0%}.",
+        "Again (A/A): a model against itself." if any(row["model"].again for row in rows) else "",
+        f"{len(rows) - MOST_ROWS} more in the table." if len(rows) > MOST_ROWS else "",
+    ]
+    table = pd.DataFrame(rows[:MOST_ROWS])
+    return _below_each_other(sweep, table.assign(group=table["plan"]), "time / better fork-join", WIDEST, caption)
+
+
+@figure(-0.5, "sweep")
+def peers(sweep: Sweep, plan_id: str) -> Chart:
+    """Return times of other programs over ours, under the names of these programs and plans."""
+    if not (rows := _answers(sweep, "peers")[:MOST_ROWS]):
+        raise Lacking("a figure of peers needs torch or llmc, and a model on as many threads")
+    inverse = [interval_columns("ratio", estimate_of(row, "ratio").inverse()) for row in rows]
+    groups = [f"{model_label(row['reference'])} over ours, {row['plan']}" for row in rows]
+    table = pd.DataFrame([{**row, **ends} for row, ends in zip(rows, inverse, strict=True)]).assign(group=groups)
+    others = list(dict.fromkeys(map(model_label, table["reference"])))
+    label = f"time of {others[0]} / ours" if len(others) == 1 else "other program's time / ours"
+    caption = [
+        "Time of the fastest other program over that of each of our models on as many threads, with 95 % intervals: "
+        f"right of 1 ours is faster. Grey: ± {EQUIVALENCE_BAND:.0%}."
+    ]
+    return _below_each_other(sweep, table, label, math.inf, caption)
+
+
+def _below_each_other(sweep: Sweep, table: pd.DataFrame, label: str, widest: float, caption: Sequence[str]) -> Chart:
+    """Return a row for each answer; a model that is measured twice on a plan has two."""
+    again = table.groupby(["group", "label"]).cumcount().astype(bool)
+    names = table["label"].where(~again, [f"{row.label}, {row.threads} thr." for row in table.itertuples()])
+    styles = model_styles(sweep.samples["model"])
+    styles |= {model: ModelStyle(GREY, look.marker, look.line) for model, look in styles.items() if model.again}
+    panel = Panel(value_rows(table, "ratio", names), label, "", "ratio", (1 / widest, widest))
+    return Chart([panel], (), styles, caption=caption)
+
+
+@kept
+def node_rows(sweep: Sweep, plan_id: str) -> list[dict[str, Any]]:
+    """Return a row for each contestant of a plan and each node: node, label, model, threads, reference, generations,
+    ratio, ratio_low, ratio_high, verdict, usable; the node "" is all of them together."""
+    shown = [row for row in _answers(sweep, "forkjoin") if row["plan_id"] == plan_id]
+    result = [{**row, "node": ""} for row in shown] if len(sweep.nodes) > 1 else []
+    for node in sweep.nodes if result else ():
+        there = sweep_on(sweep, node)
+        for row in shown:
+            points = [(plan_id, row[name], row["threads"]) for name in ("model", "reference")]
+            if all(point in there.turns for point in points):
+                ratio, usable = there.ratio(*points), all(is_usable(there, point) for point in points)
+                own = {"generations": ratio.count, **interval_columns("ratio", ratio), "usable": usable}
+                own["verdict"] = judged(there, ratio, *points)
+                result.append({**row, "node": node, **own})
+    return result
+
+
+@figure(6)
+def nodes(sweep: Sweep, plan_id: str) -> Chart:
+    """Return a panel for each contestant, a row for each node, and all nodes together as a band."""
+    if not (rows := pd.DataFrame(node_rows(sweep, plan_id))).size:
+        raise Lacking("ratios by node need fork-join and another model on several pooled nodes")
+    order = {node: place for place, node in enumerate(sweep.nodes)}
+    panels = []
+    for model in dict.fromkeys(rows["model"]):
+        own = rows[rows["model"] == model].sort_values("node", key=lambda names: names.map(order))
+        named = value_rows(own, "ratio", own["node"].replace("", math.nan))
+        panels.append(Panel(named, "time / fork-join", own["label"].iloc[0], "ratio"))
+    styles, more = model_styles(sweep.samples["model"]), sum(rows["node"] == "") - MOST_PANELS
+    caption = [
+        f"Time over that of the better fork-join form on each node, with 95 % intervals; coloured band: all nodes "
+        f"together; grey: ± {EQUIVALENCE_BAND:.0%}.",
+        f"{more} more models in the table." if more > 0 else "",
+        "" if rows["usable"].all() else "Crossed out: not usable.",
+    ]
+    names = dict.fromkeys(styles, "")
+    return Chart(panels[:MOST_PANELS], [sweep.problem_name(plan_id)], styles, names=names, caption=caption)
+
+
+@figure(7)
+def interference(sweep: Sweep, plan_id: str) -> Chart:
+    """Return step time with competing processes over that without, one panel per model, and the part that the CPU time
+    taken explains."""
+    table = interference_table(sweep)
+    if not len(table) or plan_id not in set(table["plan_id"]):
+        raise Lacking(
+            "a figure over competing processes needs points with and without them, got one kind; run interference.toml"
+        )
+    table = table[table["plan_id"] == plan_id]
+    threads = int(table["threads"].max())
+    table = with_usable(sweep, table[table["threads"] == threads])
+    stays = {m: m.with_options(preemption="stay") if "preemption" in m.model.fields else m for m in {*table["model"]}}
+    table["panel"] = table["model"].map({model: model_label(other) for model, other in stays.items()})
+    left = table.groupby("hogs")["capacity"].first()
+    taken = reference_rows(TAKEN, left.index, 1 / left.to_numpy())
+    panels = []
+    for name, own in table.groupby("panel", sort=False):
+        rows = value_rows(own.assign(model=own["preemption"]), "slowdown", "hogs")
+        panels.append(Panel(pd.concat([taken, rows]), "time / without", str(name), "linear"))
+    return Chart(
+        panels,
+        [sweep.problem_name(plan_id), blocks_text(sweep.plans[plan_id]), f"{threads} threads"],
+        {TAKEN: ModelStyle(GREY, "", ":"), **PREEMPTION},
+        "competing processes",
+        {"stay": "threads keep their CPU", "swap": "waiting workers exchange CPUs with preempted ones"},
+        sweep.config.get(INTERFERENCE, ()),
+        across=ACROSS,
+        same_scale=True,
+        caption=[
+            "Step time with competing processes over that without, of each model; dotted: what the CPU time that they "
+            "take explains, above it is CPU time that was available and not used. Bars: 95 % intervals."
+        ],
+    )
