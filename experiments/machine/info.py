@@ -12,13 +12,11 @@ import numpy  # noqa: F401  loads OpenBLAS, as a measured process will have
 from ...cython_src.typed_text import format_bytes
 from ...forkjoin import executor  # noqa: F401  loads libgomp, as a measured process will have
 from ..tables.numbers import plural
+from .disturbance import core_state
 from .environment import collect, environment_id, gpu_details
 from .fitness import UNFIT, kinds_text, verdict
 from .limits import measure_machine
 from .topology import format_cpu_list, placement_order
-
-# Integer additions per cycle. Whole cores of x86-64 do 3.9 to 5.6; those that share with another guest do 2.0 to 2.8.
-HALF_CORE = 3.3
 
 
 def describe_machine() -> dict:
@@ -130,9 +128,9 @@ def _between_nodes(pairs: dict[str, dict[str, dict[str, float]]]) -> str:
 
 def _additions(by_cpu: dict[str, float], virtual: bool | None) -> str:
     """Return how many integer additions each CPU does in a cycle, and in a virtual machine what that says of it."""
-    states = {True: " (half a core)", False: " (whole core)"}
+    states = {"half": " (half a core)", "whole": " (whole core)", "unknown": ""}
     texts = [
-        f"{rate:.1f} on CPU {cpu}{states[rate < HALF_CORE] if virtual else ''}"
+        f"{rate:.1f} on CPU {cpu}{states[core_state([rate])] if virtual else ''}"
         for cpu, rate in itertools.islice(by_cpu.items(), 16)
     ]
     return f"integer additions per cycle: {', '.join(texts)}{', ...' if len(by_cpu) > 16 else ''}"

@@ -12,6 +12,7 @@ from ..analysis.names import model_label
 from ..analysis.questions import ModelAndThreads, questions
 from ..analysis.speeds import best_serial, interval_columns, is_usable, judged, scope
 from ..analysis.sweep import Point, Sweep, kept
+from ..results.turns import cores_text
 from ..subjects.models import SERIAL
 from .words import axes_text, plan_title
 
@@ -81,4 +82,5 @@ def scope_note(sweep: Sweep) -> str:
         text += " Another session may differ by more than the intervals say: measure several, hours apart."
     if decided:
         text += f" Answers that are decided: {decided}; expected to be wrong: {WRONG * decided:.2g} at most."
-    return text
+    cores = cores_text(sweep.rounds, " Cores were")
+    return text + cores + "." * bool(cores)

@@ -432,9 +432,18 @@ class RoundsRow(OfShard, frozen=True, kw_only=True, tag="rounds"):
     wall_s: Annotated[list[Positive], says("duration of each round")]
     steal_ticks: Annotated[list[Count], says("clock ticks that the hypervisor gave to others in each round, all CPUs")]
     pressure_us: Annotated[list[Count], says("time in which some runnable thread waited for a CPU in each round")]
+    additions_per_cycle: Annotated[
+        dict[Digits, list[Amount]],
+        says(
+            "integer additions in a clock cycle before each round, by CPU: with 3.3 and less it is half a core, whose "
+            "sibling works for another; empty: not known, as on other processors than x86-64"
+        ),
+    ] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        if any(len(rates) != len(self.order) for rates in self.additions_per_cycle.values()):
+            raise ValueError(f"each CPU in additions_per_cycle must have a value for each of {len(self.order)} rounds")
         for turns, spins in zip(self.order, self.spin_s, strict=True):
             if not 0 < len(turns) == len(spins) or max(turns) >= len(self.contestants):
                 raise ValueError(

@@ -14,6 +14,8 @@ from typing import Any, NamedTuple, TypeVar
 import msgspec
 from msgspec import structs
 
+from ..machine.disturbance import core_state
+from ..tables.numbers import plural
 from .disturbance import TICK_S
 from .rows import GpuProfileRow, Measured, Process, ProfileRow, RoundsRow, Row, RunRow, SampleRow, SessionRow
 
@@ -54,6 +56,7 @@ class Rounds(msgspec.Struct, frozen=True):
     wall_s: list[float]
     steal_ticks: list[int]
     pressure_us: list[int]
+    additions_per_cycle: dict[str, list[float]] = {}
 
 
 class MeasuredGroup(NamedTuple):
@@ -198,6 +201,13 @@ def judge_rounds(rounds: Rounds | RoundsRow) -> Judged:
             if spin_s > LOUD_SPIN * fast_s:
                 loud[rounds.contestants[index]].add(number)
     return Judged(result, loud)
+
+
+def cores_text(rounds: Iterable[Rounds | RoundsRow], before: str) -> str:
+    """Say, after `before`, in how many rounds all cores were whole; nothing where that is known of none."""
+    states = [core_state(rates) for row in rounds for rates in zip(*row.additions_per_cycle.values(), strict=True)]
+    known = len(states) - states.count("unknown")
+    return f"{before} whole in {states.count('whole')} of {plural(known, 'round')}" * bool(known)
 
 
 def waited_shares(rounds: RoundsRow) -> list[float]:

@@ -12,6 +12,7 @@ generation can be measured wherever the installation is the same.
 from __future__ import annotations
 
 import os
+import platform
 import random
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -24,6 +25,7 @@ from typing import Any, NamedTuple
 from ...cython_src.kernels.bench.bench import TASK_BENCH_KERNELS, time_work
 from ..machine.core_latency import measure_latency
 from ..machine.disturbance import Disturbance, read_memory
+from ..machine.machine_peaks import measure_additions
 from ..machine.numa import INTERLEAVE, memory_nodes
 from ..machine.topology import available_cpus, cpu_order
 from ..results.turns import MeasuredGroup, Rounds, judge_rounds, typical_step
@@ -36,6 +38,7 @@ LEAST_ROUNDS = 3
 MOST_TIMES = 5  # the planned rounds, where long runs take no longer than short ones
 SPIN_S = 1e-3  # duration of the calibration kernel before each turn, all CPUs together
 HANDOVERS, HANDOVER_WINDOWS = 500, 4  # some 0.1 ms each; other programs disturb some windows
+ADDITIONS_S = 4e-5  # duration of the additions that tell a half core, beside the start of two threads; each CPU
 SPUN_CPUS = 4  # at most so many of a contestant's CPUs
 ROOM = 0.8  # part of the free memory that the processes of a group may plan for together
 SPARE = 1.3  # times the planned bytes that a process may take
@@ -158,14 +161,12 @@ class Machine:
 
     def spin(self, cpus: Sequence[int] | None) -> float:
         """Run the calibration kernel on CPUs, one after the other; return the mean duration of the same work."""
-        own = os.sched_getaffinity(0)
-        chosen = sorted(own) if cpus is None else list(dict.fromkeys(cpus))
-        chosen, kernel = chosen[:SPUN_CPUS], TASK_BENCH_KERNELS.index("compute")
+        own, kernel = os.sched_getaffinity(0), TASK_BENCH_KERNELS.index("compute")
         if not self._work:
             self._work = max(1, round(4000 * SPIN_S / SPUN_CPUS / min(time_work(kernel, 4000, 1) for _ in range(5))))
         try:
             taken = []
-            for cpu in chosen:
+            for cpu in _spun(cpus):
                 os.sched_setaffinity(0, {cpu})
                 taken.append(time_work(kernel, self._work, 1))
         finally:
@@ -182,10 +183,19 @@ class Machine:
             return None
         return measure_latency(cpus[0], cpus[1], rounds=HANDOVERS, windows=HANDOVER_WINDOWS)
 
+    def additions(self, cpus: Sequence[int] | None) -> dict[str, float]:
+        """Return the integer additions per cycle of the CPUs of `spin`, where these tell whole cores from half ones."""
+        asked = _spun(cpus) if platform.machine() == "x86_64" else ()
+        return {str(cpu): measure_additions(ADDITIONS_S, cpu) for cpu in asked}
+
     def disturbance(self) -> tuple[int, int]:
         """Return steal in ticks and pressure in microseconds so far; 0 where the machine hides one."""
         seen = self._disturbance.read()
         return seen["steal_ticks"] or 0, seen["pressure_some_us"] or 0
+
+
+def _spun(cpus: Sequence[int] | None) -> list[int]:
+    return list(dict.fromkeys(sorted(os.sched_getaffinity(0)) if cpus is None else cpus))[:SPUN_CPUS]
 
 
 def measure_generation(generation: Generation, machine: Machine | None = None) -> list[MeasuredGroup]:
@@ -361,16 +371,19 @@ def _take_rounds(members: Sequence[_Member], generator: random.Random, machine: 
         name: [] for name in ("order", "spin_s", "handover_s", "wall_s", "steal_ticks", "pressure_us")
     }
     most = max((member.cpus or () for member in members), key=len)
+    additions: dict[str, list[float]] = {}
     for number in count():
         order = [k for k, member in enumerate(members) if member.wants(number)]
         if not order:
             break
         generator.shuffle(order)
         begun, before, spins, handover_s = machine.now(), machine.disturbance(), [], machine.handover(most)
+        for cpu, rate in machine.additions(most or None).items():
+            additions.setdefault(cpu, []).append(rate)
         for k in order:
             spins.append(machine.spin(members[k].cpus))
             members[k].take_turn(number, generator.random() < 0.5)
         steal, pressure = (now - then for now, then in zip(machine.disturbance(), before, strict=True))
         for name, value in zip(kept, (order, spins, handover_s, machine.now() - begun, steal, pressure), strict=True):
             kept[name].append(value)
-    return Rounds([member.name for member in members], **kept)
+    return Rounds([member.name for member in members], **kept, additions_per_cycle=additions)

@@ -21,7 +21,7 @@ import msgspec
 
 from ...cython_src.errors import UsageError
 from ..analysis.estimates import MIN_GENERATIONS, NOTHING, Estimate, Estimates, exceeds, generations_to_go
-from ..results.turns import GroupTurns, MeasuredGroup, QuietTimes, Rounds, Turns, quiet_times, step_times
+from ..results.turns import GroupTurns, MeasuredGroup, QuietTimes, Rounds, Turns, cores_text, quiet_times, step_times
 from ..tables.numbers import interval, plural
 from .bench import EFFORTS, TRIAL, Bench, Effort, Side
 
@@ -112,6 +112,7 @@ class ClockResult:
             "num_rounds": ratio.rounds or 0,
             "num_disturbed": self.disturbed,
             "num_moved": self.moved,
+            "cores": cores_text((take.rounds for take in self.takes), ", cores"),
             "elapsed_s": self.elapsed_s,
             "reason": self.reason,
             "generations": [msgspec.to_builtins(take) for take in self.takes],

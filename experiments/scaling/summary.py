@@ -59,7 +59,7 @@ def describe_claim(row: Mapping[str, Any]) -> str:
     return (
         f"{row['claim']} is {row['value_text']}, claimed {row['said']}: {row['verdict']} "
         f"in this session ({plural(row['num_generations'], 'generation')}, "
-        f"{plural(row['num_disturbed'], 'round')} disturbed, {row['elapsed_s']:.0f} s)"
+        f"{plural(row['num_disturbed'], 'round')} disturbed{row['cores']}, {row['elapsed_s']:.0f} s)"
     )
 
 

@@ -99,6 +99,9 @@ class MadeUpMachine:
         self.stretch = 1.5 if self.random.random() < self.disturbed else 1.0
         return 3e-7 if self.far else 1e-7
 
+    def additions(self, cpus):
+        return {}
+
     def disturbance(self):
         return 0, 0
 

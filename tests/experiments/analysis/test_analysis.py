@@ -23,6 +23,7 @@ from forktask.experiments.analysis.gpu import gpu_table
 from forktask.experiments.analysis.handovers import handover_table
 from forktask.experiments.analysis.limits import bound_table, floor_table
 from forktask.experiments.analysis.load import disturbance_warnings, load
+from forktask.experiments.report.verdicts import scope_note
 from forktask.experiments.results import rows as result_rows
 from forktask.experiments.results.disturbance import disturbed_share
 from forktask.experiments.subjects.models import SERIAL, parse_model
@@ -278,6 +279,19 @@ def test_generations_that_found_cpus_elsewhere_are_left_out(moved_s, usual_s):
     assert len(sweep_of([*rows, *(row | {"interference": 1} for row in rounds)]).turns) == len(sweep.turns)
     two = sweep_of([*(row for row in rows if row.get("repetition", 0) < 2), *rounds[2:0:-1]])
     assert len(two.turns) == len(sweep.turns)
+
+
+def test_rounds_on_whole_cores_are_counted():
+    """Check the sentence below the answers: one half core makes a round half, unknown ones do not count, and without
+    any, as in folders from before there was the field, nothing is said."""
+    rows = synthetic_rows()
+    about = {"kind": "rounds", "plan_id": first(rows, "plan")["plan_id"], "order": [[0]] * 4, "spin_s": [[1e-3]] * 4}
+    about |= {"handover_s": [7e-8] * 4, "wall_s": [0.1] * 4, "steal_ticks": [0] * 4, "pressure_us": [0] * 4}
+    assert "ores were" not in scope_note(sweep_of([*rows, about]))
+    about["additions_per_cycle"] = {"0": [4.8, 4.7, 2.6, 0.0], "1": [4.5, 2.3, 4.9, 4.8]}
+    assert scope_note(sweep_of([*rows, about])).endswith(" Cores were whole in 1 of 3 rounds.")
+    about["additions_per_cycle"] = {"0": [0.0] * 4}
+    assert "ores were" not in scope_note(sweep_of([*rows, about]))
 
 
 def test_disturbed_rounds_are_left_out_and_counted():

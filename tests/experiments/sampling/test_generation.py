@@ -111,6 +111,10 @@ class FakeMachine:
         assert not self.running()
         return 7e-8
 
+    def additions(self, cpus):
+        assert not self.running() and cpus == [0]
+        return {"0": 4.8}
+
     def disturbance(self):
         return 0, 0
 
@@ -128,6 +132,7 @@ def test_one_runs_and_the_others_are_stopped():
     assert all(sorted(order) == [0, 1, 2] for order in rounds.order)
     assert len({tuple(order) for order in rounds.order}) > 1
     assert rounds.handover_s == [7e-8] * len(rounds.order)
+    assert rounds.additions_per_cycle == {"0": [4.8] * len(rounds.order)}
     assert [len(spins) for spins in rounds.spin_s] == [3] * len(rounds.order)
     assert len(rounds.order) == round(0.2 / TURN_S)
     for name, step_s in machine.steps_s.items():

@@ -1,14 +1,17 @@
 """The clock tier on a machine that takes no time."""
 
 import random
+from dataclasses import replace
 
 import pytest
 from experiments.scaling.fakes import QUIET, FakeMachine
+from msgspec import structs
 
 from forktask.cython_src.errors import UsageError
 from forktask.experiments.analysis.estimates import LEAST_ROUNDS, MIN_GENERATIONS
 from forktask.experiments.scaling.bench import EFFORTS, Side
 from forktask.experiments.scaling.clock import FAIL, INCONCLUSIVE, PASS, SampleError, run_clock_test
+from forktask.experiments.scaling.summary import describe_claim
 
 PLAN = {"network": "cifar10_cnn", "batch": 16}
 SIDES = (Side("taskiter", 2, PLAN), Side("forkjoin", 2, PLAN))
@@ -25,6 +28,15 @@ def test_verdicts(ratio, verdict):
     result = run(FakeMachine({"taskiter": ratio, "forkjoin": 1.0}, noise=0.02))
     assert result.verdict == verdict and result.elapsed_s < 60
     assert result.ratio.value == pytest.approx(ratio, rel=0.05)
+
+
+def test_rows_say_in_how_many_rounds_cores_were_whole():
+    """Check the words of a claim, whose rounds are kept in its row; without a known state nothing is said."""
+    result = run(FakeMachine({"taskiter": 0.7, "forkjoin": 1.0}))
+    assert "cores" not in describe_claim({**result.as_row(), "said": ""})
+    rounds = structs.replace(result.takes[0].rounds, additions_per_cycle={"0": [4.8, 2.5], "1": [4.7, 4.7]})
+    result.takes = [replace(result.takes[0], rounds=rounds)]
+    assert " disturbed, cores whole in 1 of 2 rounds, " in describe_claim({**result.as_row(), "said": ""})
 
 
 @pytest.mark.parametrize("base_ms", [0.01, 30.0])
