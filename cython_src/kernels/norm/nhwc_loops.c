@@ -105,8 +105,7 @@ INLINE void norm_apply_part(const NhwcTask *t, float *const *p, int pixels, int 
     for (int i = 0; i < pixels; i++) {
         if (ahead) {
             ASK(x, 0);
-            if (!t->streamed)
-                ASK(y, 1);
+            ASK(y, 1);
             if (residual)
                 ASK(r, 0);
         }
@@ -132,7 +131,7 @@ INLINE void norm_apply_body(const NhwcTask *t, float *const *p, int pixels, floa
 #undef CALL
 }
 
-SHARED void norm_apply(const NhwcTask *t){
+static void norm_apply(const NhwcTask *t){
 #define CALL(A, B) each_chunk(t, B ? 3 : 2, norm_apply_body, NULL, 0, A, B)
     BY_ACTIVATION(CALL, t -> residual)
 #undef CALL

@@ -10,12 +10,10 @@
 
 #define add_statistics          ISA_SYMBOL(forktask_add_statistics)
 #define add_backward_statistics ISA_SYMBOL(forktask_add_backward_statistics)
-#define norm_apply              ISA_SYMBOL(forktask_norm_apply)
 #define norm_backward_apply     ISA_SYMBOL(forktask_norm_backward_apply)
 
 SHARED void add_statistics(const NhwcTask *t, float *out, ptrdiff_t stride);
 SHARED void add_backward_statistics(const NhwcTask *t, float *out, ptrdiff_t stride);
-SHARED void norm_apply(const NhwcTask *t);
 SHARED void norm_backward_apply(const NhwcTask *t);
 
 /* The shift stands where the number of pixels will. */
