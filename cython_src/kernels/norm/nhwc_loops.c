@@ -125,7 +125,8 @@ INLINE void norm_apply_part(const NhwcTask *t, float *const *p, int pixels, int 
 }
 
 INLINE void norm_apply_body(const NhwcTask *t, float *const *p, int pixels, float *sums, ptrdiff_t stride, const int a,
-                            const int b){
+                            const int b)
+{
 #define CALL(N) norm_apply_part(t, p, pixels, c, N, a, b)
     EACH_PART(CALL)
 #undef CALL
