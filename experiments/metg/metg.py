@@ -204,12 +204,12 @@ def _measure_together(
         for c in some
     ]
     with hogs_running(hogs, settings.order(threads)):
-        answers, handovers = measure_open_ended(contestants, f"{settings.seed} {repetition}")
+        answers, seen = measure_open_ended(contestants, f"{settings.seed} {repetition}")
     for conditions, contestant in zip(some, contestants, strict=True):
         result, model = answers[contestant.name], contestant.name
         about = {"interference": hogs, "quick": settings.quick, "variables": contestant.variables}
         about |= {"cpus": contestant.job["cpus"] or []}
-        about |= {"handover_s": handovers, **conditions}
+        about |= {**seen, **conditions}
         row = answered(MetgRow, MetgFailureRow, result, about)
         if isinstance(row, MetgFailureRow):
             text = f"{row.reason}: {row.message.splitlines()[0]}"

@@ -14,7 +14,7 @@ from ...cython_src.typed_text import rounded
 from ..results.disturbance import stopped_text
 from ..results.files import csv_text
 from ..results.rows import MetgFailureRow, MetgRow, OfGraph
-from ..results.turns import moved
+from ..results.turns import cores_text, moved
 from ..tables import Column, text_table
 from ..tables.columns import USABLE, text_column
 from ..tables.numbers import moved_text
@@ -107,7 +107,8 @@ def summarise(rows: Sequence[MetgRow | MetgFailureRow]) -> dict[str, Any]:
         entry["break_even"] = _break_even(entry, results)
     stopped = stopped_text(row.disturbance for row in rows if isinstance(row, MetgRow))
     left_out = {"takes": len(takes), "moved": [*elsewhere.values()]}
-    return {"unit_s": unit_s, **left_out, "stopped": stopped, "results": results}
+    cores = cores_text({(row.repetition, _session(row)): row for row in rows}.values(), "Cores were")
+    return {"unit_s": unit_s, **left_out, "stopped": stopped, "cores": cores, "results": results}
 
 
 def moved_takes(rows: Sequence[MetgRow | MetgFailureRow]) -> dict[tuple[int, str], tuple[float, float]]:
@@ -212,7 +213,7 @@ def format_table(table: Mapping[str, Any]) -> str:
         f"{'tasks that the GPU runs at once' if of_gpu(table['results']) else 'threads'}"
         for kernel, unit in table["unit_s"].items()
     ]
-    lines += [table["stopped"]] if table["stopped"] else []
+    lines += [text for text in (table["stopped"], table["cores"]) if text]
     pressed = [e["pressure"] for e in table["results"] if "pressure" in e and e["pressure"] > MUCH_PRESSURE]
     if pressed:
         lines.append(

@@ -33,6 +33,13 @@ SHOWN_BY = {
     "training": "forktask train --resume --out {folder}",
     **dict.fromkeys(("metg", "evaluation"), "{command}"),
 }
+Additions = Annotated[
+    dict[Digits, list[Amount]],
+    says(
+        "integer additions in a clock cycle before each round, by CPU: with 3.3 and less it is half a core, whose "
+        "sibling works for another; empty: not known, as on other processors than x86-64"
+    ),
+]
 PAGES = "policy, bytes on each NUMA node, and why the kernel refused it, if it did; null: one node"
 OF_NODE = "where: `host`, `scheduler` (the scheduler's name of the node, or empty) and `boot_id`"
 
@@ -432,13 +439,7 @@ class RoundsRow(OfShard, frozen=True, kw_only=True, tag="rounds"):
     wall_s: Annotated[list[Positive], says("duration of each round")]
     steal_ticks: Annotated[list[Count], says("clock ticks that the hypervisor gave to others in each round, all CPUs")]
     pressure_us: Annotated[list[Count], says("time in which some runnable thread waited for a CPU in each round")]
-    additions_per_cycle: Annotated[
-        dict[Digits, list[Amount]],
-        says(
-            "integer additions in a clock cycle before each round, by CPU: with 3.3 and less it is half a core, whose "
-            "sibling works for another; empty: not known, as on other processors than x86-64"
-        ),
-    ] = field(default_factory=dict)
+    additions_per_cycle: Additions = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -559,6 +560,7 @@ class OfGraph(Row, frozen=True, kw_only=True):
         list[Amount] | None,
         says("least time of a hand-over through a cache line between two CPUs, before each round of turns"),
     ] = None
+    additions_per_cycle: Additions = field(default_factory=dict)
 
 
 class MetgRow(OfGraph, frozen=True, kw_only=True, tag="metg"):

@@ -217,7 +217,7 @@ def measure_generation(generation: Generation, machine: Machine | None = None) -
 
 def measure_open_ended(
     contestants: Sequence[Contestant], seed: str, machine: Machine | None = None
-) -> tuple[dict[str, Any], list[float]]:
+) -> tuple[dict[str, Any], dict[str, Any]]:
     """Measure interleaved contestants that say after each turn whether they have more to measure.
 
     Each lives in a process of its own; one runs, the others are stopped. The order is tossed anew in each round.
@@ -226,10 +226,13 @@ def measure_open_ended(
     -------
     answers : dict
         By name: the row that the process leaves, or {"failure", "message"}.
-    handovers : list of float
-        Seconds of a hand-over between the first two CPUs of the first contestant, before each round; none on one CPU.
+    seen : dict
+        As in rows, before each round: handover_s, between the first two CPUs of the first contestant, none on one CPU;
+        additions_per_cycle.
     """
-    machine, generator, handovers = machine or Machine(), random.Random(seed), []
+    machine, generator = machine or Machine(), random.Random(seed)
+    handovers: list[float | None] = []
+    additions: dict[str, list[float]] = {}
     with ExitStack() as stack:
         members = [_Member(c, stack.enter_context(machine.start(c, TURN_S))) for c in contestants]
         for member in members:
@@ -239,11 +242,13 @@ def measure_open_ended(
         going = [member for member in members if member.alive]
         while going:
             handovers.append(machine.handover(members[0].cpus))
+            _append(additions, machine.additions(members[0].cpus))
             generator.shuffle(going)
             going = [member for member in going if member.has_more()]
         for member in members:
             member.finish()
-    return {member.name: member.answer for member in members}, [seconds for seconds in handovers if seconds]
+    seen = {"handover_s": [seconds for seconds in handovers if seconds], "additions_per_cycle": additions}
+    return {member.name: member.answer for member in members}, seen
 
 
 def make_groups(sizes: Sequence[int], room: float, reference: int | None) -> list[list[int]]:
@@ -365,6 +370,11 @@ def _measure_group(
     return group
 
 
+def _append(lists: dict[str, list[float]], values: Mapping[str, float]) -> None:
+    for name, value in values.items():
+        lists.setdefault(name, []).append(value)
+
+
 def _take_rounds(members: Sequence[_Member], generator: random.Random, machine: Machine) -> Rounds:
     """Give turns until each contestant has had as many as its steps allow."""
     kept: dict[str, list] = {
@@ -378,8 +388,7 @@ def _take_rounds(members: Sequence[_Member], generator: random.Random, machine: 
             break
         generator.shuffle(order)
         begun, before, spins, handover_s = machine.now(), machine.disturbance(), [], machine.handover(most)
-        for cpu, rate in machine.additions(most or None).items():
-            additions.setdefault(cpu, []).append(rate)
+        _append(additions, machine.additions(most or None))
         for k in order:
             spins.append(machine.spin(members[k].cpus))
             members[k].take_turn(number, generator.random() < 0.5)
