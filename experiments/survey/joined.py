@@ -14,8 +14,7 @@ from typing import Any
 from ...cython_src.errors import UsageError
 from ...cython_src.reading import decoding, read_regular
 from ..report.files import REPORT
-from ..report.render_html import render_html
-from ..report.render_text import render_text
+from ..report.rendering import render_html, render_text
 from ..report.sections import Report, Section
 from ..results.files import output_folder, write_atomically
 from ..subjects.models import TASKITER
