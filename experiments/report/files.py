@@ -218,7 +218,7 @@ def write_trace_files(folder: str | os.PathLike, title: str, logs: Sequence[Even
         write_table(folder / LOSSES_TABLE, as_table(result))
         texts.append(f"{folder / LOSSES_TABLE}: seconds by model, phase and layer")
         rows = as_rows(result)
-        caption = f"{title}. {' '.join(losses_chart(rows, ()).caption)}\n"
+        caption = f"{title}. {losses_chart(rows, ()).text}\n"
         texts.append(_save(folder, "losses", partial(draw_traced, rows, title=title), caption))
         for name, write in (("json.gz", write_perfetto), ("prv", write_paraver), ("paje", write_paje)):
             texts.append(write(folder / f"trace.{name}", exported))

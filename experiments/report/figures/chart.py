@@ -135,6 +135,11 @@ class Chart:
         rows = [p.rows for p in self.panels if not (p.paint or self.x) and self.hollow_unknown]
         return any(math.isnan(r["low"]) and _is_mark(self, r["model"]) for t in rows for r in t.to_dict("records"))
 
+    @property
+    def text(self) -> str:
+        """The caption."""
+        return " ".join(filter(None, self.caption))
+
     def data(self) -> pd.DataFrame:
         """Return the rows of all panels, each with the panel's name and what its values are."""
         tables = [p.rows.assign(panel=p.title, quantity=p.label) for p in self.panels]
