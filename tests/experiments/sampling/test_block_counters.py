@@ -13,7 +13,7 @@ from forktask.cython_src.plan.builder import PlanBuilder
 from forktask.cython_src.plan.model import Block, update
 from forktask.experiments.analysis.counters import block_counts, block_sentences
 from forktask.experiments.machine.perf_counters import MOST_EVENTS, PerfCounters, block_events
-from forktask.experiments.report.render_text import render_text
+from forktask.experiments.report.rendering import render_text
 from forktask.experiments.report.sections import build as report_of
 from forktask.experiments.sampling.profile import count_blocks
 from forktask.experiments.subjects.models import parse_model
