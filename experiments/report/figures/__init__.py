@@ -42,13 +42,7 @@ def available_figures(sweep: Sweep, plan_id: str) -> list[str]:
 
 @kept
 def chart_of(sweep: Sweep, figure: str, plan_id: str) -> Chart:
-    """Return what a figure shows.
-
-    Raises
-    ------
-    Lacking
-        The rows of the models that are shown do not hold it.
-    """
+    """Return what a figure shows; raise `Lacking` where the rows of the models that are shown do not hold it."""
     with in_style():
         return FIGURES[figure].chart(sweep, plan_id)
 

@@ -188,14 +188,9 @@ def value_rows(table: pd.DataFrame, name: str, x: str | Sequence = "threads", sc
     return pd.DataFrame({"model": table["model"], "x": places, **values, **kept})
 
 
-def reference_rows(model: Any, x: Sequence, value: Sequence[float]) -> pd.DataFrame:
+def reference_rows(model: Any, x: Sequence, value: Sequence[float] | float) -> pd.DataFrame:
     """Return rows of something that has no interval."""
     return pd.DataFrame({"model": model, "x": x, "value": value, "low": math.nan, "high": math.nan})
-
-
-def ideal_rows(counts: Sequence[int], divide: bool = False) -> pd.DataFrame:
-    """Return the speedup that equals the number of threads, or the efficiency of it."""
-    return reference_rows(IDEAL, list(counts), [1.0] * len(counts) if divide else list(map(float, counts)))
 
 
 def over_threads(sweep: Sweep, chart: Chart) -> Chart:
