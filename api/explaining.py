@@ -124,7 +124,7 @@ class Trace(Shown):
         check_choice("name of figure", name, self.figures)
         if name == "gantt":
             return gantt_caption([typical(log, iterations) for log in self.logs], self.title)
-        return f"{self.title}. {' '.join(losses_chart(self._rows(), ()).caption)}"
+        return f"{self.title}. {losses_chart(self._rows(), ()).text}"
 
     def write_report(self) -> Path:
         """Write the page report.html, as `Comparison.write_report`."""
@@ -164,7 +164,7 @@ class Simulation(Shown):
 
     def caption(self) -> str:
         """Return the figure's caption."""
-        return self._result.caption
+        return self._result.chart.text
 
     @property
     def error(self) -> str:

@@ -5,7 +5,8 @@ from __future__ import annotations
 
 import io
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -62,7 +63,7 @@ class Result(Shown):
         table: pd.DataFrame,
         text: str,
         folder: Path | None = None,
-        charts: dict[str, Any] | None = None,
+        charts: Mapping[str, Callable[[], Chart]] | None = None,
     ):
         self.table, self.folder, self._title, self._text = table, folder, title, text
         self._charts = dict(charts or {})
@@ -83,19 +84,19 @@ class Result(Shown):
 
         check_choice("the column", column, COLUMN_WIDTH_IN)
         with in_style():
-            return drawn(self._chart(name)[0], column, title, ax)
+            return drawn(self._chart(name), column, title, ax)
 
     def figure_data(self, name: str | None = None) -> pd.DataFrame:
         """Return the numbers behind a figure, one row per value, as `Comparison.figure_data` does."""
         from .experiments.analysis.names import with_texts
 
-        return with_texts(self._chart(name)[0].data())
+        return with_texts(self._chart(name).data())
 
     def caption(self, name: str | None = None) -> str:
         """Return a figure's caption."""
-        return self._chart(name)[1]
+        return self._chart(name).text
 
-    def _chart(self, name: str | None) -> tuple[Chart, str]:
+    def _chart(self, name: str | None) -> Chart:
         name = self.figures[0] if name is None and self.figures else name
         check_choice("name of figure", name, self.figures)
         return self._charts[str(name)]()
@@ -145,7 +146,7 @@ def metg(
     """
     import pandas as pd
 
-    from .experiments.metg.figure import caption_file, chart
+    from .experiments.metg.figure import chart
     from .experiments.metg.metg import default_models, measure_metg
     from .experiments.metg.table import as_csv, format_table
 
@@ -165,10 +166,7 @@ def metg(
         if entry["repeats"]:
             by_name.setdefault(graph_name(entry["graph"]), []).append(entry)
     table = pd.read_csv(io.StringIO(as_csv(result)), keep_default_na=False, na_values=[""])
-    charts = {
-        name: lambda own=own: (chart(own), caption_file(own, result["unit_s"]).partition("\n\n")[0])
-        for name, own in by_name.items()
-    }
+    charts = {name: partial(chart, own) for name, own in by_name.items()}
     return Result(f"METG in {folder}", table, format_table(result), folder, charts)
 
 
@@ -274,7 +272,7 @@ def train(
     summary = run_training(configure(given, resume), resume, lambda _: None)
     histories = histories_of(folder)
     names, rows = history_table(histories)
-    charts = {"accuracy": lambda: accuracy_chart(histories, summary)}
+    charts = {"accuracy": partial(accuracy_chart, histories, summary)}
     return Result(summary.title, pd.DataFrame(rows, columns=names), summary_text(summary), folder, charts)
 
 

@@ -10,12 +10,13 @@ Nothing here names an option: fields, defaults and their order come from `PlanOp
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
+from ...cython_src.errors import check_choice
 from ...cython_src.lowering import options
 from ...cython_src.networks.own import short_name, split_call
 from ...cython_src.records import fields
@@ -39,11 +40,15 @@ AGAIN_LABEL = "again (A/A)"  # of a model's second contestant
 
 
 @contextmanager
-def called(names: Mapping[str, str]) -> Iterator[None]:
-    """Give models names of one's own, and their order, in what is written and drawn inside."""
-    token = _CALLED.set(names)
+def called(names: Mapping[str, str], models: Iterable[ModelSpec]) -> Iterator[list[ModelSpec]]:
+    """Yield those of some models whose texts are given, which have names of one's own ("": theirs), and this order, in
+    what is written and drawn inside."""
+    by_text = {str(model): model for model in models}
+    for text in names:
+        check_choice("a model of the figure", text, by_text)
+    token = _CALLED.set({text: name or model_label(by_text[text]) for text, name in names.items()})
     try:
-        yield
+        yield [by_text[text] for text in names]
     finally:
         _CALLED.reset(token)
 

@@ -66,7 +66,14 @@ def chart(entries: Sequence[Mapping[str, Any]]) -> Chart:
     ]
     facts = [*graphs.values()] if len(graphs) == 1 else [f"{plural(t, 'thread')}" for t in {t for _, t in shown}]
     handles, across = model_handles(styles), len(panels) if len(panels) > 2 else 0
-    return Chart(panels, facts, styles, "task granularity (ns)", across=across, same_scale=True, handles=handles)
+    caption = [
+        f"Efficiency over task granularity on the graph {describe_graph(entries[0]['graph'])}. Small marks: median of "
+        "processes, bands: their extremes; lines: the highest efficiency up to that granularity; large marks: "
+        "METG(50 %), where it reaches half.",
+        "" if all(e["usable"] for e in entries) else "Crossed out: others disturbed the runs.",
+    ]
+    look = {"across": across, "same_scale": True, "handles": handles, "caption": caption}
+    return Chart(panels, facts, styles, "task granularity (ns)", **look)
 
 
 def _rows(entry: Mapping[str, Any]) -> pd.DataFrame:
@@ -97,17 +104,10 @@ def caption_file(entries: Sequence[Mapping[str, Any]], unit_s: Mapping[str, floa
     graph = entries[0]["graph"]
     repeats = "-".join(map(str, sorted({e["repeats"] for e in entries})))
     at_once = "tasks that the GPU runs at once" if of_gpu(entries) else "threads"
-    text = (
-        f"Efficiency over task granularity on the graph {describe_graph(graph)}. Small marks: median of processes, "
-        "bands: their extremes; lines: the highest efficiency up to that granularity; large marks: METG(50 %), where "
-        "it reaches half."
-    )
-    if not all(e["usable"] for e in entries):
-        text += " Crossed out: others disturbed the runs."
     method = (
         f"Task granularity is wall time x {at_once} / tasks. Efficiency is the kernel's own time, "
         f"{rounded(unit_s[graph['kernel']] * 1e9)} ns per unit of work without any runtime, over it. Processes: "
         f"{repeats}. METG(50 %) has its range over the processes; none from quick or disturbed runs."
     )
     result = [f"{e['model']} on {e['threads']}: {metg_text(e)}{'' if e['metg_s'] is None else ' ns'}" for e in entries]
-    return f"{text}\n\n{method}\n{', '.join(result)}.\n"
+    return f"{chart(entries).text}\n\n{method}\n{', '.join(result)}.\n"

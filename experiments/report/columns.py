@@ -86,8 +86,7 @@ def block_counter_columns(what: str, rows: Sequence[Mapping[str, Any]]) -> tuple
     """Return the columns of counts in blocks, by kernel or by thread; events are those that the rows have."""
     events = [name for name in (rows[0] if rows else ()) if name not in ("model", "threads", what, "per_cycle")]
     return (
-        MODEL,
-        THREADS,
+        *POINT,
         text_column(what),
         *(number_column(name, f"{name.replace('_', ' ')} per step", 0) for name in events),
         number_column("per_cycle", "instructions per cycle"),

@@ -13,7 +13,7 @@ import pandas as pd
 
 from ...cython_src.errors import UsageError
 from ..analysis.load import load
-from ..analysis.speeds import with_usable
+from ..analysis.speeds import is_usable
 from ..analysis.sweep import Sweep
 from ..results.files import write_atomically, write_table
 from ..tables import Table
@@ -29,8 +29,9 @@ def sample_frame(sweep: Sweep) -> pd.DataFrame:
     """Return the raw samples, a row each: whether their point is usable, the plan's options, then the scalar fields of
     the sample."""
     rows = []
-    for row in with_usable(sweep, sweep.samples).to_dict("records"):
-        usable, record = row.pop("usable"), sweep.records[row["plan_id"]]
+    for row in sweep.samples.to_dict("records"):
+        usable = is_usable(sweep, (row["plan_id"], row["model"], row["threads"]))
+        record = sweep.records[row["plan_id"]]
         options = {name: str(value) if isinstance(value, (tuple, list)) else value for name, value in record.items()}
         scalars = {name: value for name, value in row.items() if not isinstance(value, (list, dict, tuple, set))}
         rows.append({"usable": usable, **options, **scalars, "model": str(row["model"])})

@@ -18,7 +18,7 @@ from ...cython_src.reading import decoding, read_regular
 from ..analysis.accounting import layers_of_all
 from ..analysis.load import load
 from ..analysis.losses import all_losses, as_rows, as_table, as_text
-from ..analysis.names import GRANULARITY, INTERFERENCE, value_text
+from ..analysis.names import ALWAYS_NAMED, GRANULARITY, INTERFERENCE, value_text
 from ..analysis.phases import summary_table
 from ..analysis.speeds import main_plan, with_usable
 from ..analysis.sweep import Sweep
@@ -49,8 +49,7 @@ def figure_stem(sweep: Sweep, plan_id: str, figure: str) -> str:
     if plan_id == main_plan(sweep):
         return figure
     record = sweep.named[plan_id]
-    named = (*("network", "batch", "phase", GRANULARITY), INTERFERENCE)
-    swept = [f"{axis}_{value_text(record[axis])}" for axis in sweep.axes if axis not in named]
+    swept = [f"{axis}_{value_text(record[axis])}" for axis in sweep.axes if axis not in ALWAYS_NAMED]
     cut = [f"batch{record['batch']}", record["phase"], record[GRANULARITY]] if record["phase"] else []
     words = [figure, record["network"], *cut, *swept, *([f"hogs{hogs}"] if (hogs := record[INTERFERENCE]) else [])]
     return re.sub(r"[^A-Za-z0-9_.-]+", "_", "-".join(words)).strip("_-")
@@ -218,7 +217,7 @@ def write_trace_files(folder: str | os.PathLike, title: str, logs: Sequence[Even
         write_table(folder / LOSSES_TABLE, as_table(result))
         texts.append(f"{folder / LOSSES_TABLE}: seconds by model, phase and layer")
         rows = as_rows(result)
-        caption = f"{title}. {' '.join(losses_chart(rows, ()).caption)}\n"
+        caption = f"{title}. {losses_chart(rows, ()).text}\n"
         texts.append(_save(folder, "losses", partial(draw_traced, rows, title=title), caption))
         for name, write in (("json.gz", write_perfetto), ("prv", write_paraver), ("paje", write_paje)):
             texts.append(write(folder / f"trace.{name}", exported))

@@ -1,7 +1,7 @@
 """The report's sections, built once from a sweep; three renderers write them as text, JSON and HTML.
 
-A new table is a `Table` in a section here and its columns in columns.py; a new figure is a file in figures/, and its
-name in the section that shows it.
+A new table is a `Table` in a section here and its columns in columns.py; a new figure is a function in figures/, and
+its name in the section that shows it.
 """
 
 from __future__ import annotations

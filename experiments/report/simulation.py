@@ -43,10 +43,6 @@ class Simulated:
         with style.in_style():
             return drawn(self.chart, column, title)
 
-    @property
-    def caption(self) -> str:
-        return " ".join(filter(None, self.chart.caption))
-
     def as_row(self) -> dict[str, Any]:
         """Return "title", "machine", "rows" and "error"."""
         rows = [{**plain_row(row), "model": row["model"]} for row in self.table.to_dict("records")]
@@ -102,7 +98,7 @@ def simulate_folder(
     result = simulate_plan(folder, machine=machine, **requested)
     name = "simulated" + (f"-{Path(machine).stem}" if machine else "")
     path = style.figure_path(folder, name, column, kind, out)
-    style.save_asked(result.figure(column, title), path, result.caption + "\n")
+    style.save_asked(result.figure(column, title), path, result.chart.text + "\n")
     return {**result.as_row(), "figure": str(path)}
 
 

@@ -78,7 +78,7 @@ def compare_folders(first: str | os.PathLike, second: str | os.PathLike, out: st
     problem = sweeps[0].problem_name(plans[0])
     with style.in_style():
         chart = _chart(tables, folders, [problem, *map(": ".join, zip(folders, machines, strict=True))])
-        style.save_asked(drawn(chart), path, f"{problem}: {chart.caption[0]}\n")
+        style.save_asked(drawn(chart), path, f"{problem}: {chart.text}\n")
     own = [{(row["model"], row["threads"]): row for row in table.to_dict("records")} for table in tables]
     rows = []
     for point in sorted({*own[0], *own[1]}, key=lambda p: (model_rank(p[0]), p[1])):

@@ -14,7 +14,7 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from ...cython_src.errors import UsageError, check_choice
-from ..analysis.names import called, model_label
+from ..analysis.names import called
 from ..report.figures.style import (
     COLUMN_WIDTH_IN,
     FORMATS,
@@ -168,11 +168,8 @@ def _chosen(results: StudyResults, models: Mapping[str, str] | None) -> Iterator
         yield results
         return
     model_of = {run.label: run.stages[0].spec for run, _ in results.found}
-    measured = {str(model): model for model in model_of.values()}
-    for model in models:
-        check_choice("a model of the figure", model, measured)
-    shown = [pair for model in models for pair in results.found if model_of[pair[0].label] == model]
-    with called({model: name or model_label(measured[model]) for model, name in models.items()}):
+    with called(models, model_of.values()) as chosen:
+        shown = [pair for model in chosen for pair in results.found if model_of[pair[0].label] == model]
         yield replace(results, found=shown)
 
 

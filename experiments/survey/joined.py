@@ -15,7 +15,7 @@ from ...cython_src.errors import UsageError
 from ...cython_src.reading import decoding, read_regular
 from ..report.files import REPORT
 from ..report.rendering import render_html, render_text
-from ..report.sections import Report, Section
+from ..report.sections import Report, section
 from ..results.files import output_folder, write_atomically
 from ..subjects.models import TASKITER
 from ..tables import Table
@@ -131,7 +131,8 @@ def write_joined(folder: Path) -> str:
         "command": f"forktask merge FOLDER... --out {folder.name}",
     }
     table = Table("machines", MACHINES, rows)
-    report = Report(facts["title"], facts, sections=[Section("Machines", 2, [f"Pages: {pages}."], tables=[table])])
+    sections = [section("Machines", table, sentences=[f"Pages: {pages}."])]
+    report = Report(facts["title"], facts, sections=sections)
     write_atomically(folder / REPORT, render_html(report, []))
     write_atomically(folder / JOINED, json.dumps(rows, indent=1) + "\n")
     return f"{render_text(report)}\nReport: {folder / REPORT}"

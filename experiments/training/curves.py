@@ -38,16 +38,15 @@ def draw_accuracy(path: Path, histories: Mapping[int, Sequence[EpochRow]], summa
     from ..report.figures.chart import drawn
     from ..report.figures.style import in_style, save
 
-    chart, caption = accuracy_chart(histories, summary)
     with in_style():
-        figure = drawn(chart, "single")
+        figure = drawn(chart := accuracy_chart(histories, summary), "single")
     for ending in (".pdf", ".png"):
         save(figure, path.with_suffix(ending))
-    write_atomically(path.with_suffix(".txt"), caption + "\n")
+    write_atomically(path.with_suffix(".txt"), chart.text + "\n")
 
 
-def accuracy_chart(histories: Mapping[int, Sequence[EpochRow]], summary: Summary) -> tuple[Chart, str]:
-    """Return validation accuracy over training time, and the caption of its figure.
+def accuracy_chart(histories: Mapping[int, Sequence[EpochRow]], summary: Summary) -> Chart:
+    """Return validation accuracy over training time.
 
     With several seeds the figure has their median and a band from the lowest to the highest. Points are matched by
     epoch; the time of an epoch is the median over seeds.
@@ -85,4 +84,4 @@ def accuracy_chart(histories: Mapping[int, Sequence[EpochRow]], summary: Summary
         axis.set_xlim(left=0)
 
     panel = Panel(rows, "validation accuracy (%)", summary.title, paint=paint)
-    return Chart([panel], x="training time (s)"), caption
+    return Chart([panel], x="training time (s)", caption=[caption])

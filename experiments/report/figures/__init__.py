@@ -13,7 +13,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from ....cython_src.errors import check_choice
-from ...analysis.names import called, model_label, with_texts
+from ...analysis.names import called, with_texts
 from ...analysis.speeds import is_usable, leading_plans, main_plan, scope
 from ...analysis.sweep import Sweep, kept
 from ..words import conditions, data_text
@@ -42,13 +42,7 @@ def available_figures(sweep: Sweep, plan_id: str) -> list[str]:
 
 @kept
 def chart_of(sweep: Sweep, figure: str, plan_id: str) -> Chart:
-    """Return what a figure shows.
-
-    Raises
-    ------
-    Lacking
-        The rows of the models that are shown do not hold it.
-    """
+    """Return what a figure shows; raise `Lacking` where the rows of the models that are shown do not hold it."""
     with in_style():
         return FIGURES[figure].chart(sweep, plan_id)
 
@@ -133,11 +127,8 @@ def chosen(sweep: Sweep, models: Mapping[str, str] | None) -> Iterator[Sweep]:
     if not models:
         yield sweep
         return
-    measured = {str(model): model for _, model, _ in sweep.turns}
-    for model in models:
-        check_choice("a model of the figure", model, measured)
-    with called({model: name or model_label(measured[model]) for model, name in models.items()}):
-        yield replace(sweep, shown=tuple(map(measured.get, models)))
+    with called(models, (model for _, model, _ in sweep.turns)) as shown:
+        yield replace(sweep, shown=tuple(shown))
 
 
 def caption_file(sweep: Sweep, figure: str, plan_id: str | None = None, models: Mapping[str, str] | None = None) -> str:
@@ -163,7 +154,7 @@ def caption(
     measured."""
     plan_id = plan_id or main_plan(sweep)
     with _shown(sweep, figure, plan_id, models) as (sweep, chart):
-        texts = [*chart.caption]
+        texts = [chart.text]
         if alone:
             networks = dict.fromkeys(record["network"] for record in sweep.records.values())
             facts = "; ".join(chart.facts).replace("$T_1$", "T1") or ", ".join(networks)

@@ -135,6 +135,11 @@ class Chart:
         rows = [p.rows for p in self.panels if not (p.paint or self.x) and self.hollow_unknown]
         return any(math.isnan(r["low"]) and _is_mark(self, r["model"]) for t in rows for r in t.to_dict("records"))
 
+    @property
+    def text(self) -> str:
+        """The caption."""
+        return " ".join(filter(None, self.caption))
+
     def data(self) -> pd.DataFrame:
         """Return the rows of all panels, each with the panel's name and what its values are."""
         tables = [p.rows.assign(panel=p.title, quantity=p.label) for p in self.panels]
@@ -183,14 +188,9 @@ def value_rows(table: pd.DataFrame, name: str, x: str | Sequence = "threads", sc
     return pd.DataFrame({"model": table["model"], "x": places, **values, **kept})
 
 
-def reference_rows(model: Any, x: Sequence, value: Sequence[float]) -> pd.DataFrame:
+def reference_rows(model: Any, x: Sequence, value: Sequence[float] | float) -> pd.DataFrame:
     """Return rows of something that has no interval."""
     return pd.DataFrame({"model": model, "x": x, "value": value, "low": math.nan, "high": math.nan})
-
-
-def ideal_rows(counts: Sequence[int], divide: bool = False) -> pd.DataFrame:
-    """Return the speedup that equals the number of threads, or the efficiency of it."""
-    return reference_rows(IDEAL, list(counts), [1.0] * len(counts) if divide else list(map(float, counts)))
 
 
 def over_threads(sweep: Sweep, chart: Chart) -> Chart:

@@ -71,11 +71,9 @@ def handover(sweep: Sweep, plan_id: str) -> Chart:
         f"{model_label(model)} {', '.join(f'{median(result[model]):.2f}' for result in of_model)}" for model in both
     ]
     far_ns = rows[at]["handover_s"] / NANOSECOND
-    medians = f"Medians near, and far (from {far_ns:.0f} ns on): {'; '.join(texts[:MOST_NAMED])}."
-    caption = [
-        "Ratio over the time of a hand-over between two CPUs; hollow: left out of tables.",
-        medians if texts else "",
-    ]
+    caption = ["Ratio over the time of a hand-over between two CPUs; hollow: left out of tables."]
+    if texts:
+        caption.append(f"Medians near, and far (from {far_ns:.0f} ns on): {'; '.join(texts[:MOST_NAMED])}.")
     table = table.sort_values("model")
     about = {"hollow": table["left_out"], "x": table["handover_s"] / NANOSECOND}
     drawn = reference_rows(table["model"], about["x"], table["ratio"]).assign(**about)

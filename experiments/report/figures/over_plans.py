@@ -107,13 +107,7 @@ def where_text(models: Sequence[ModelSpec], widest: int) -> str:
 
 
 def over_batches(sweep: Sweep, plan_id: str) -> dict[str, int]:
-    """Return the batches of the plans that differ in it alone.
-
-    Raises
-    ------
-    Lacking
-        There is only one.
-    """
+    """Return the batches of the plans that differ in it alone; raise `Lacking` where there is only one."""
     if len(plans := sweep.siblings(plan_id, "batch")) < 2:
         raise Lacking("a figure over batches needs at least two of them, got one; run a sweep with several batches")
     return {plan: sweep.plans[plan].batch for plan in plans}

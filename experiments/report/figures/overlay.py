@@ -12,7 +12,8 @@ from ...analysis.speeds import best_serial, estimate_of, interval_columns, is_us
 from ...analysis.sweep import Point, Sweep
 from ...subjects.models import ModelSpec
 from ...tables.numbers import format_time, plural
-from .chart import FEWEST_PLACES, REFERENCES, Chart, Lacking, Panel, figure, ideal_rows, thread_axis, value_rows
+from . import chart as charts
+from .chart import Chart, Lacking, Panel, figure, reference_rows, value_rows
 from .style import COLORS, GREY, LINES, ModelStyle, model_styles
 
 MAX_MODELS = 3
@@ -95,26 +96,27 @@ def overlay(sweep: Sweep, plan_id: str) -> Chart:
         f"Bars and bands: 95 % intervals. Grey marks or dotted lines: the bound of the panel's model ({bounds})."
     )
     facts = [sweep.problem_name(plan_id, axis), f"$T_1$ = {text}"]
-    if in_rows := len(counts) < FEWEST_PLACES:
+    if in_rows := len(counts) < charts.FEWEST_PLACES:
         look = {"facts": [*facts, plural(max(counts), "thread")]}
         look["styles"] = {**model_styles(sweep.samples["model"]), BOUND: ModelStyle(GREY, "|", "none")}
     else:
-        styles = dict(REFERENCES)
+        styles = dict(charts.REFERENCES)
         for number, value in enumerate(plans):
             color, line = COLORS[number % len(COLORS)], LINES[number % len(LINES)]
             styles[value] = ModelStyle(color, _MARKERS[number % len(_MARKERS)], line)
             styles[f"{BOUND}, {value}"] = ModelStyle(color, "", (0, (1, 2)))
         look = {"facts": facts, "styles": styles, "names": {f"{BOUND}, {value}": "" for value in plans} | tasks}
-        label, marks = thread_axis(sweep, counts)
+        label, marks = charts.thread_axis(sweep, counts)
         look |= {"x": label, "places": sweep.asked_threads(plan_id), "marks": marks}
-    # Over another serial run than in the tables, it goes by another name.
-    quantity, panels = "speedup" if bases == own else "speedup, common $T_1$", []
+    panels = []
+    quantity = "speedup" if bases == own else "speedup, common $T_1$"  # over another serial run than in the tables
     for model, table in result.items():
         if in_rows:
             rows = table[table["threads"] == max(counts)]
             rows = value_rows(rows, "speedup", rows["option"].map(tasks))
         else:
             named = [f"{BOUND}, {v}" if m == BOUND else v for v, m in zip(table["option"], table["model"], strict=True)]
-            rows = pd.concat([ideal_rows([1, *counts]), value_rows(table.assign(model=named), "speedup")])
+            ideal = reference_rows(charts.IDEAL, [1, *counts], [1, *counts])
+            rows = pd.concat([ideal, value_rows(table.assign(model=named), "speedup")])
         panels.append(Panel(rows, quantity, model_label(model)))
     return Chart(panels, same_scale=True, caption=[caption], **look)

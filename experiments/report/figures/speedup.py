@@ -22,7 +22,7 @@ from ...simulate import predict
 from ...simulate.machine_model import MachineModel
 from ...subjects.models import ModelSpec
 from ..words import plan_facts
-from .chart import REFERENCES, Chart, Lacking, Panel, figure, ideal_rows, over_threads, reference_rows, value_rows
+from .chart import IDEAL, REFERENCES, Chart, Lacking, Panel, figure, over_threads, reference_rows, value_rows
 from .style import GREY, ModelStyle, model_styles
 
 SLOWEST = 0.4  # of a speedup's axis
@@ -49,7 +49,7 @@ def speedup(sweep: Sweep, plan_id: str) -> Chart:
     counts = sorted({1, *table["threads"].dropna().astype(int)})
     ratio = f"time / {'gpu_forkjoin' if gpu.all() and len(gpu) else 'better fork-join'}"
     panels = [
-        _speedups(ideal_rows(counts), bounds, value_rows(table, "speedup")),
+        _speedups(counts, bounds, value_rows(table, "speedup")),
         _efficiencies(counts, bounds, value_rows(table[table["threads"].notna()], "efficiency")),
         Panel(ratio_rows(table), ratio, "below 1: faster", "ratio"),
     ]
@@ -91,14 +91,15 @@ def _name_of_bounds(names: list[str]) -> str:
     return textwrap.fill(f"bounds: {', '.join(_SHORT[name] for name in names)}", 26)
 
 
-def _speedups(*rows: pd.DataFrame) -> Panel:
+def _speedups(counts: Sequence[int], *rows: pd.DataFrame) -> Panel:
+    rows = (reference_rows(IDEAL, counts, counts), *rows)
     return Panel(pd.concat(rows), "speedup", "over best serial", limits=(SLOWEST, math.inf))
 
 
 def _efficiencies(counts: Sequence[int], bounds: pd.DataFrame, *rows: pd.DataFrame) -> Panel:
     """Return a panel with the ideal, and with the efficiencies that bounds of speedups leave."""
     shares = bounds.assign(**{end: bounds[end] / bounds["x"] for end in ("value", "low", "high") if end in bounds})
-    rows = (ideal_rows(counts, divide=True), shares, *rows)
+    rows = (reference_rows(IDEAL, counts, 1.0), shares, *rows)
     return Panel(pd.concat(rows), "efficiency", "speedup / threads", "share")
 
 
@@ -156,7 +157,7 @@ def simulation(
         return rows.assign(low=rows["value"], high=(table["speedup_high"] / threads).clip(lower=rows["value"]))
 
     panels = [
-        _speedups(ideal_rows(threads), bounds, lines("speedup", 1), value_rows(measured, "speedup")),
+        _speedups(threads, bounds, lines("speedup", 1), value_rows(measured, "speedup")),
         _efficiencies(threads, bounds, lines("efficiency", table["threads"]), value_rows(measured, "efficiency")),
     ]
     here, far = machine is None, table.loc[~table["far"], "threads"].max() if table["far"].any() else 0
