@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import io
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -63,7 +63,7 @@ class Result(Shown):
         table: pd.DataFrame,
         text: str,
         folder: Path | None = None,
-        charts: Mapping[str, Callable[[], Chart]] | None = None,
+        charts: dict[str, Any] | None = None,
     ):
         self.table, self.folder, self._title, self._text = table, folder, title, text
         self._charts = dict(charts or {})
