@@ -49,7 +49,7 @@ install() {
     fi
     nvidia-smi > "$WORK/nvidia-smi.txt" 2>&1
     $PYTHON -m pip list > "$WORK/packages.txt" 2>/dev/null
-    $RUN forktask info --json > "$WORK/info.json"
+    $RUN forktask info --json > "$WORK/machine.json" # info.json is a survey's
 }
 
 # Goes on until this script ends.

@@ -1,4 +1,4 @@
-"""Temperature of the processor, and whether heat or low voltage slows it, from /sys.
+"""Temperature of the processor, clocks of its CPUs, and whether heat or low voltage slows it, from /sys.
 
 Functions take `root`, the folder that stands for `/`.
 """
@@ -6,6 +6,7 @@ Functions take `root`, the folder that stands for `/`.
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from pathlib import Path
 
 from .proc import parsed, read_int, read_text
@@ -27,6 +28,12 @@ def read_temperature_c(root="/") -> float | None:
     # A sensor that is switched off answers with an error or with a temperature far below zero.
     known = [value for value in result if value is not None and value > -50_000]
     return max(known) / 1000 if known else None
+
+
+def read_clocks_hz(cpus: Iterable[int], root="/") -> dict[str, float]:
+    """Return the clock of some CPUs at this moment, without those whose clock the machine hides."""
+    files = {cpu: Path(root, f"sys/devices/system/cpu/cpu{cpu}/cpufreq/scaling_cur_freq") for cpu in cpus}
+    return {str(cpu): 1e3 * khz for cpu, path in files.items() if (khz := read_int(path))}
 
 
 def count_throttles(root="/") -> int | None:

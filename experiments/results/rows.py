@@ -407,6 +407,10 @@ class SampleRow(Process, frozen=True, kw_only=True, tag="sample"):
     libraries_bytes: Annotated[Count, says("what was resident before the plan was made: Python and libraries")]
     graph_bytes: Annotated[Count, says("memory of plan and task graph, roughly")]
     frequency_hz: Annotated[Amount | None, says("clock after the turns")]
+    core_clocks_hz: Annotated[
+        dict[Digits, Amount],
+        says("clock of each of its CPUs at the end of its turns, median; without those whose clock is hidden"),
+    ] = field(default_factory=dict)
     libraries: Annotated[list[dict[str, Any]], says("BLAS and OpenMP libraries loaded")]
     gpu: Annotated[Gpu | None, says("device, one-off costs and copies; null on the CPU")]
 

@@ -24,8 +24,9 @@ import os
 import resource
 import sys
 import time
-from collections.abc import Generator, Mapping
+from collections.abc import Generator, Mapping, Sequence
 from dataclasses import asdict
+from statistics import median
 from typing import Any
 
 from ...cython_src.plan.dependences import record_graph
@@ -33,7 +34,7 @@ from ..machine import machine_peaks
 from ..machine.disturbance import Disturbance
 from ..machine.energy import EnergyMeter
 from ..machine.environment import loaded_libraries
-from ..machine.heat import read_temperature_c
+from ..machine.heat import read_clocks_hz, read_temperature_c
 from ..machine.numa import pages_of
 from ..machine.perf_counters import PerfCounters
 from ..subjects.memory import graph_bytes
@@ -84,9 +85,10 @@ class Observed:
         Of a GPU, at the end of each turn.
     """
 
-    def __init__(self, counters: PerfCounters, gpu=None):
+    def __init__(self, counters: PerfCounters, gpu=None, cpus: Sequence[int] = ()):
         self._disturbance, self._energy, self._counters = Disturbance(), EnergyMeter(), counters
         self._gpu, self.clocks_hz = gpu, []
+        self._cpus, self._core_clocks_hz = cpus, {}
         self._counts: dict[str, float | None] = dict.fromkeys(Disturbance.FIELDS, 0)
         self._used = {"timed_wall_s": 0.0, "timed_cpu_s": 0.0, "page_faults": 0}
 
@@ -102,6 +104,8 @@ class Observed:
         if self._gpu is not None and (clock_hz := self._gpu.clock_hz()):
             self.clocks_hz.append(clock_hz)
         self._used = {name: self._used[name] + now[name] - self._then[name] for name in now}
+        for cpu, clock_hz in read_clocks_hz(self._cpus).items():
+            self._core_clocks_hz.setdefault(cpu, []).append(clock_hz)
         for name, count in self._disturbance.since(self._before).items():
             before = self._counts[name]
             self._counts[name] = None if count is None or before is None else before + count
@@ -117,6 +121,7 @@ class Observed:
             "num_steps": steps,
             "disturbance": self._counts,
             "temperature_c": read_temperature_c(),
+            "core_clocks_hz": {cpu: median(clocks) for cpu, clocks in self._core_clocks_hz.items()},
             "energy": self._energy.result(steps),
             "counters": {**self._counters.read(), "error": self._counters.error},
             **self._used,
@@ -158,7 +163,7 @@ def measure_sample(job: Mapping[str, Any], bound=None) -> Generator[dict[str, An
         warm = warm_up(stepper, job["warmup_s"])
         conduct = None if spec.is_gpu or spec.is_peer else asdict(executor.conduct())
         swaps = executor.num_cpu_swaps if conduct else 0  # before the timed runs
-        observed = Observed(counters, bound.device if spec.binds_on_gpu else None)
+        observed = Observed(counters, bound.device if spec.binds_on_gpu else None, job["cpus"] or ())
         untimed_s = GPU_UNTIMED_S if spec.is_gpu else 0.0
         steps = yield from take_turns(stepper, warm.pass_time_s, job["turn_s"], observed, untimed_s)
         swaps = executor.num_cpu_swaps - swaps if conduct else 0

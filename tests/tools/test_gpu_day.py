@@ -102,12 +102,12 @@ def test_the_whole_day(machine, tools, tmp_path):
     assert archive.stat().st_size < 16 << 20
     with tarfile.open(archive) as packed:
         names = packed.getnames()
-        assert {f"./{sweep}/samples.jsonl" for sweep in SWEEPS} <= {*names} and "./info.json" in names
+        assert {f"./{sweep}/samples.jsonl" for sweep in SWEEPS} <= {*names} and "./machine.json" in names
         assert not [name for name in names if name.endswith((".svg", ".html", ".so"))]
         packed.extractall(tmp_path / "home", filter="data")
     for sweep in SWEEPS:
         assert main(["report", str(tmp_path / "home" / sweep)]) == 0
-    assert "commit" in (work / "info.json").read_text()
+    assert "commit" in (work / "machine.json").read_text()
 
 
 def test_a_stage_ends_at_its_cap(tools, tmp_path):

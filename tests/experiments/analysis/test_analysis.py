@@ -546,6 +546,18 @@ def test_energy_is_compared_generation_by_generation():
     assert math.isnan(table.loc["forkjoin:region=persistent"]["energy"])
 
 
+def test_a_core_with_a_lower_clock_is_named():
+    """Check that only samples on most threads count, and that equal clocks and hidden ones are no news."""
+    rows = synthetic_rows(threads=(1, 4), repeats=3)
+    assert not any("clock of CPU" in text for text in sweep_of(rows).warnings)
+    for row in rows:
+        if row["kind"] == "sample":
+            clocks = {"0": 1e9} if row["threads"] == 1 else {"0": 3e9, "1": 3.1e9, "2": 2e9, "3": 2.2e9, "4": 3.1e9}
+            row["core_clocks_hz"] = clocks
+    (text,) = [text for text in sweep_of(rows).warnings if "clock of CPU" in text]
+    assert "clock of CPU 2-3 was 2.00 to 2.20 GHz" in text and "and 3.00 on the median CPU" in text
+
+
 def test_a_clock_that_moves_is_named():
     """Check a clock that is lower on two threads, and that a steady one is no news."""
     rows = synthetic_rows(threads=(1, 2), repeats=9)

@@ -10,7 +10,7 @@ from forktask.experiments.machine import energy as energy_module
 from forktask.experiments.machine.disturbance import Disturbance, read_memory
 from forktask.experiments.machine.energy import EnergyMeter, energy_text
 from forktask.experiments.machine.environment import collect
-from forktask.experiments.machine.heat import is_throttled, read_temperature_c
+from forktask.experiments.machine.heat import is_throttled, read_clocks_hz, read_temperature_c
 from forktask.experiments.machine.topology import core_kinds, cpu_order, read_topology
 from forktask.experiments.training import trainer
 from forktask.experiments.training.config import TrainingConfig
@@ -146,6 +146,15 @@ def test_heat(tmp_path, files, temperature, throttled):
     write_tree(tmp_path, files)
     assert read_temperature_c(tmp_path) == temperature
     assert is_throttled(tmp_path) is throttled
+
+
+def test_the_clock_of_each_cpu(tmp_path):
+    """Check CPUs with a clock, one whose clock is hidden, and a damaged file."""
+    folder = "sys/devices/system/cpu/cpu{}/cpufreq/scaling_cur_freq"
+    write_tree(
+        tmp_path, {folder.format(0): "3100000\n", folder.format(2): "1200000\n", folder.format(3): "<unknown>\n"}
+    )
+    assert read_clocks_hz([0, 1, 2, 3], tmp_path) == {"0": 3.1e9, "2": 1.2e9}
 
 
 def test_throttling_is_counted_between_two_readings(tmp_path):
