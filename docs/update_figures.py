@@ -105,6 +105,10 @@ FIGURES = {
     "replay_sessions": (),
     "block_sessions": ("forest",),
     "chain_sessions": (),
+    "replay_sessions_again": (),
+    "block_sessions_again": (),
+    "chain_sessions_again": (),
+    "fork_join_forms": (),
 }
 # Columns of the report's tables that the pages leave out.
 LEFT_OUT = ("least to most", "train loss", "valid loss", "valid error", "kind", "competing processes", "preemption")

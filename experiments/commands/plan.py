@@ -55,8 +55,7 @@ def call(arguments: Namespace) -> int:
     from ...cython_src.networks.registry import get_network, network_names
     from ...cython_src.networks.sizes import network_sizes
     from ..machine.topology import cpu_order
-    from ..sampling.measured_memory import describe_plans
-    from ..subjects.memory import parse_bytes
+    from ..subjects.memory import describe_plans, parse_bytes
     from ..subjects.models import check_counts, runnable
 
     _check_effects(arguments)

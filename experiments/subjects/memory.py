@@ -6,9 +6,10 @@ Buffers are known to the byte from the plan; so are scratch memory and the recor
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
-from operator import itemgetter
+from itertools import groupby
+from operator import attrgetter, itemgetter
 from typing import Any
 
 from ...cython_src.binding.storage import Storage
@@ -18,10 +19,11 @@ from ...cython_src.lowering.lower import lower, own_plan
 from ...cython_src.lowering.options import PlanOptions, plan_options
 from ...cython_src.networks.layers import Attention, Conv2d, Embedding, LayerNorm, Linear, Network, NoNorm, TiedHead
 from ...cython_src.networks.registry import get_network
-from ...cython_src.plan.model import Plan
+from ...cython_src.plan.model import BlockLoop, Plan
 from ...cython_src.records import LARGEST_WHOLE
 from ...cython_src.typed_text import format_bytes
 from ..machine.disturbance import read_memory
+from .models import ModelSpec, options_for
 
 # Role of a buffer -> its name in tables.
 KINDS = {
@@ -231,3 +233,47 @@ def check_fits(
         f"the plan needs {format_bytes(needed)}, {source} {format_bytes(allowed)}; "
         f"{what_fits(options, int(allowed), needed_bytes, make)}"
     )
+
+
+def describe_plans(
+    network: str, options: Sequence[PlanOptions], model: ModelSpec, threads: int = 1, limit: int | None = None
+) -> dict[str, Any]:
+    """Return the loops of each plan, and its bytes by what they are for.
+
+    Returns
+    -------
+    dict
+        model, threads, limit_bytes, free_bytes (of the machine, or None), and plans: {"options", "phases": list of
+        {"phase", "loops", "tasks", "flops", "bytes"}, "planned", and "failure" where it does not fit}; of a large plan
+        that cannot fit, which is not lowered, phases and planned are empty.
+
+    Raises
+    ------
+    UsageError
+        A plan that cannot be made.
+    """
+    rows = []
+    free = read_memory()["available_bytes"]
+    for chosen in options:
+        job_plan = {"network": network, **chosen.as_dict(), **options_for(model, chosen.conv, chosen.granularity)}
+        row: dict[str, Any] = {"options": job_plan, "phases": [], "planned": {}}
+        rows.append(row)
+        try:
+            check_least(job_plan, limit, free)
+            plan = lower(**job_plan)
+            row["phases"] = [_phase(phase, loops) for phase, loops in groupby(plan.loops, attrgetter("phase"))]
+            row["planned"] = planned_bytes(plan, threads, model.model.records)
+            check_fits(plan, job_plan, limit, free, threads)
+        except MemoryError as error:
+            row["failure"] = str(error)
+    return {"model": str(model), "threads": threads, "limit_bytes": limit, "free_bytes": free, "plans": rows}
+
+
+def _phase(phase: str, loops: Iterable[BlockLoop]) -> dict[str, Any]:
+    loops = list(loops)
+    sums = {"tasks": "num_blocks", "flops": "flops", "bytes": "bytes"}
+    return {
+        "phase": phase,
+        "loops": len(loops),
+        **{name: sum(map(attrgetter(field), loops)) for name, field in sums.items()},
+    }

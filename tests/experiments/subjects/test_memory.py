@@ -18,8 +18,8 @@ from forktask.cython_src.lowering.options import PlanOptions
 from forktask.cython_src.networks.registry import get_network
 from forktask.experiments.analysis.memory import memory_table
 from forktask.experiments.commands.main import main
-from forktask.experiments.sampling import measured_memory
 from forktask.experiments.sampling.measured_memory import resident_bytes
+from forktask.experiments.subjects import memory as planned
 from forktask.experiments.subjects.memory import (
     check_fits,
     format_bytes,
@@ -104,7 +104,7 @@ def test_no_plan_needs_less_than_its_layers_tell(name):
 
 def test_what_cannot_fit_is_refused_before_it_is_lowered(monkeypatch, capsys, tmp_path):
     """Check the sentence, that it names the largest batch of the bound, and that nothing was lowered."""
-    for module in (measured_memory, expected):
+    for module in (planned, expected):
         monkeypatch.setattr(module, "lower", lambda **_: pytest.fail("lowered"))
     assert main(["plan", "--network", "gpt2_small", "--batch", "65536", "--memory-limit", "1GiB", "--json"]) == 0
     (row,) = json.loads(capsys.readouterr().out)["plans"]
