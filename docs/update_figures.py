@@ -105,15 +105,12 @@ FIGURES = {
     "replay_sessions": (),
     "block_sessions": ("forest",),
     "chain_sessions": (),
-    "replay_sessions_again": (),
-    "block_sessions_again": (),
-    "chain_sessions_again": (),
     "fork_join_forms": (),
 }
 # Columns of the report's tables that the pages leave out.
 LEFT_OUT = ("least to most", "train loss", "valid loss", "valid error", "kind", "competing processes", "preemption")
 MOST_COLUMNS = 8  # of models; more of them are rows
-LARGEST = 3_500_000  # bytes of published samples
+LARGEST = 2_000_000  # bytes of published samples
 # What large samples go without, in this order, where no figure shows it: digits of the durations of blocks, but one;
 # profiles; and all loops of a plan, but one.
 PARTS = ("blocks of models", "profiles of models", "profiles of serial", "loops")
