@@ -67,7 +67,7 @@ def block_events(names: Sequence[str] = ()) -> dict[str, tuple[int, int]]:
     if vendor in _L2_MISSES:
         known["l2_misses"] = (_RAW, _L2_MISSES[vendor])
     result = {}
-    for name in names or (name for name in BLOCK_EVENTS if name in known):
+    for name in map(str, names or (name for name in BLOCK_EVENTS if name in known)):
         if re.fullmatch("r[0-9a-f]{1,16}", name):
             result[name] = (_RAW, int(name[1:], 16))
         elif name not in known:

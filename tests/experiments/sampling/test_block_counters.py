@@ -23,7 +23,7 @@ from forktask.experiments.sweep.configuration import Measure
 PAGES, PASSES = 32, 5
 
 
-@kernel("touches_new_pages", "cells", "start stop")
+@kernel("test_new_pages", "cells", "start stop")
 def touch(operands, attributes, bounds, iteration):
     """Write to pages that nobody has touched, as many as the first number of the block says."""
     with mmap.mmap(-1, (1 + PAGES) * mmap.PAGESIZE, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS) as memory:
@@ -32,7 +32,7 @@ def touch(operands, attributes, bounds, iteration):
     operands["cells"][bounds["start"] : bounds["stop"]] += 1
 
 
-@kernel("touches_none", "cells", "start stop")
+@kernel("test_no_pages", "cells", "start stop")
 def only_update(operands, attributes, bounds, iteration):
     operands["cells"][bounds["start"] : bounds["stop"]] += 1
 
@@ -42,7 +42,7 @@ def plan():
     builder = PlanBuilder("touching")
     builder.buffer("cells", (4,), role="parameter")
     blocks = [Block((i, i + 1), (update("cells", (i, i + 1)),)) for i in range(4)]
-    for name in ("touches_new_pages", "touches_none"):
+    for name in ("test_new_pages", "test_no_pages"):
         builder.loop(name, name, {"cells": "cells"}, blocks)
     return builder.build()
 
@@ -63,7 +63,7 @@ def test_events_go_to_the_kernel_and_thread_that_caused_them(model):
     count_blocks(job, bound, PASSES)
     assert (bound.arrays["cells"] == 2 * 2 * (PASSES + 1)).all()
     faults = {name: each["page_faults"] for name, each in counts["by_kernel"].items()}
-    assert 2 * PAGES <= faults["touches_new_pages"] < 3 * PAGES and faults["touches_none"] < PAGES
+    assert 2 * PAGES <= faults["test_new_pages"] < 3 * PAGES and faults["test_no_pages"] < PAGES
     each = [of_thread["page_faults"] for of_thread in counts["by_thread"]]
     assert len(each) == threads and sum(each) == pytest.approx(sum(faults.values()))
     if model == "forkjoin":  # blocks 0 and 1 are one thread's, 2 and 3 the other's
