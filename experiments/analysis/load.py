@@ -312,7 +312,8 @@ def _clock_text(sweep: Sweep) -> list[str]:
 def _core_clocks_text(sweep: Sweep) -> list[str]:
     """Name the CPUs that had another clock than most at the end of turns, in samples on most threads."""
     rows = [clocks for clocks in sweep.samples.get("core_clocks_hz", ()) if clocks]
-    widest = [clocks for clocks in rows if len(clocks) == max(map(len, rows))]
+    most = max(map(len, rows), default=0)
+    widest = [clocks for clocks in rows if len(clocks) == most]
     clocks = {cpu: float(np.median([each[cpu] for each in widest if cpu in each])) / 1e9 for cpu in {*chain(*widest)}}
     if not clocks:
         return []

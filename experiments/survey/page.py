@@ -9,7 +9,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from ...cython_src.reading import read_regular
+from ...cython_src.reading import decoding, read_regular
 from ..analysis.load import load
 from ..analysis.speeds import main_plan, on_most_threads, speed_table
 from ..analysis.sweep import Sweep
@@ -50,7 +50,10 @@ LIMITS = (
 
 def write_survey(folder: Path) -> str:
     """Write report.html and survey.json of what a survey's folder holds, and return the text for a terminal."""
-    result = json.loads(read_regular(folder / INFO, "a machine's description"))
+    content = read_regular(folder / INFO, "a machine's description")
+    with decoding(folder / INFO, "description of a machine", "give the same forktask survey again: it is written anew"):
+        result = json.loads(content)
+        planned, _ = result["stages"], result["machine"]
     sweeps = {stage: load(folder / stage.name) for stage in STAGES if stage.axes and _is_measured(folder, stage)}
     errors = [row for stage, sweep in sweeps.items() for row in simulator_errors(stage, sweep)]
     drawn = [*_drawn(folder, sweeps)]
@@ -71,7 +74,7 @@ def write_survey(folder: Path) -> str:
         "data": "",
         "environment_id": result["environment_id"],
     }
-    report = Report(facts["title"], facts, warnings=_left_out(folder, result["stages"]), sections=sections)
+    report = Report(facts["title"], facts, warnings=_left_out(folder, planned), sections=sections)
     write_atomically(folder / REPORT, render_html(report, drawn))
     write_atomically(folder / SURVEY, json.dumps({**render_json(report), **result}, indent=1, default=str) + "\n")
     return f"{render_text(report)}\nReport: {folder / REPORT}"

@@ -110,6 +110,15 @@ def test_surveys_of_two_machines_are_joined(small, monkeypatch, tmp_path, capsys
     assert "write it again with forktask report" in capsys.readouterr().err and not (tmp_path / "new").exists()
 
 
+@pytest.mark.parametrize("content", ["{", '{"created": "2026-11-27", "machine": {}}', "[]"])
+def test_a_damaged_or_older_description_is_refused_in_a_sentence(content, tmp_path, capsys):
+    """Check a half-written file, one without the stages that were planned, and one that is no object."""
+    (tmp_path / "info.json").write_text(content)
+    assert main(["report", str(tmp_path)]) == 2
+    text = capsys.readouterr().err
+    assert "must be a whole description of a machine" in text and "forktask survey again" in text
+
+
 def test_folders_that_hold_no_survey_are_refused(tmp_path):
     """Check the sentence about a folder with other files."""
     (tmp_path / "notes.txt").write_text("mine")
