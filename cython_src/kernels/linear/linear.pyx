@@ -43,6 +43,7 @@ cdef int linear_forward(const void *args, Py_ssize_t block, const TaskContext *c
     task.columns = a.c1 - a.c0
     task.terms = a.inputs
     task.activation = a.activation
+    task.bf16x6 = a.bf16x6
     task.scratch = <float *> context.scratch
     if a.further_weight != NULL:
         both_parts(&task, a.further_weight + a.c0 * a.further_inputs, a.further_inputs, linear_loops(a.micro))
@@ -63,7 +64,7 @@ cdef void both_parts(const LinearTask *whole, const float *weight, int further,
         first.b_row, first.c_row = whole.terms, whole.c_row
         first.rows, first.terms = whole.rows, whole.terms
         first.columns = <int> min(<Py_ssize_t> LINEAR_COLUMNS, whole.columns - column)
-        first.scratch = whole.scratch
+        first.bf16x6, first.scratch = whole.bf16x6, whole.scratch
         loops.forward(&first)
         second = whole[0]
         second.a, second.b, second.c = whole.a + whole.terms, weight + column * further, first.c
@@ -92,7 +93,7 @@ cdef int linear_backward_data(const void *args, Py_ssize_t block, const TaskCont
     task.rows = a.r1 - a.r0
     task.columns = a.c1 - a.c0
     task.terms = a.outputs
-    task.accumulate = a.accumulate
+    task.accumulate, task.bf16x6 = a.accumulate, a.bf16x6
     task.scratch = <float *> context.scratch
     linear_loops(a.micro).backward_data(&task)
     return 0
@@ -113,7 +114,7 @@ cdef int linear_backward_weights(const void *args, Py_ssize_t block, const TaskC
     task.rows = a.r1 - a.r0
     task.outputs = a.o1 - a.o0
     task.inputs = a.inputs
-    task.accumulate = a.accumulate
+    task.accumulate, task.bf16x6 = a.accumulate, a.bf16x6
     task.scratch = <float *> context.scratch
     linear_loops(a.micro).backward_weights(&task)
     return 0
@@ -163,22 +164,34 @@ def _linear_backward_weights_reference(operands, attributes, bounds, iteration):
             out[...] = out + result if attributes["accumulate"] else result
 
 
-def _forward_scratch(attributes, bounds, operands):
-    terms = max(attributes["inputs"], attributes["further_inputs"])
-    return sizeof(float) * LINEAR_FLOATS(terms, longest(bounds, "c"))
+def _scratch(plain, rows, columns):
+    """Function of the scratch memory of a product, `plain` of that by multiply-adds; `rows` and `columns` of six products
+    of bfloat16 are bounds, or an attribute."""
+
+    def scratch_bytes(attributes, bounds, operands):
+        if attributes["bf16x6"]:
+            m, n = longest(bounds, rows), attributes[columns] if columns in attributes else longest(bounds, columns)
+            return sizeof(float) * LINEAR_SIX_FLOATS(<int> m, <int> n)
+        return sizeof(float) * plain(attributes, bounds)
+
+    return scratch_bytes
 
 
-def _backward_data_scratch(attributes, bounds, operands):
-    return sizeof(float) * LINEAR_FLOATS(attributes["outputs"], longest(bounds, "c"))
+def _forward_floats(attributes, bounds):
+    return LINEAR_FLOATS(max(attributes["inputs"], attributes["further_inputs"]), longest(bounds, "c"))
 
 
-def _backward_weights_scratch(attributes, bounds, operands):
-    return sizeof(float) * LINEAR_GRADIENT_FLOATS(longest(bounds, "r"), longest(bounds, "o"), attributes["inputs"])
+def _backward_data_floats(attributes, bounds):
+    return LINEAR_FLOATS(attributes["outputs"], longest(bounds, "c"))
+
+
+def _backward_weights_floats(attributes, bounds):
+    return LINEAR_GRADIENT_FLOATS(longest(bounds, "r"), longest(bounds, "o"), attributes["inputs"])
 
 
 implement(KERNELS, "linear_forward", _linear_forward_reference, <uintptr_t> &linear_forward,
-          scratch_bytes=_forward_scratch)
+          scratch_bytes=_scratch(_forward_floats, "r", "c"))
 implement(KERNELS, "linear_backward_data", _linear_backward_data_reference, <uintptr_t> &linear_backward_data,
-          scratch_bytes=_backward_data_scratch)
+          scratch_bytes=_scratch(_backward_data_floats, "r", "c"))
 implement(KERNELS, "linear_backward_weights", _linear_backward_weights_reference, <uintptr_t> &linear_backward_weights,
-          scratch_bytes=_backward_weights_scratch)
+          scratch_bytes=_scratch(_backward_weights_floats, "o", "inputs"))

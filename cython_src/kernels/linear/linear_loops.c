@@ -6,6 +6,8 @@
 #include "cython_src/kernels/elementwise/functions.h"
 #include "tiles.h"
 
+#include "six_products.h"
+
 /* Length of the pieces of sums over `terms`: as few as needed, a multiple of 16. */
 INLINE int piece_length(int terms, int longest)
 {
@@ -167,14 +169,53 @@ INLINE void linear_product(const LinearTask *t, const int by_columns)
     }
 }
 
+/* The same by six products of bfloat16; `a` lies by terms where `a_by_terms`, a constant, `b` by columns where not
+ * `b_by_terms`. */
+INLINE void six_products(const LinearTask *t, const int a_by_terms, const int b_by_terms)
+{
+    const int amx = !t->narrow && amx_usable();
+    float *left = t->scratch, *right = left + SIX_FLOATS(smaller(t->rows, SIX_ROWS));
+    float *sums = right + SIX_FLOATS(smaller(t->columns, SIX_COLUMNS));
+    const ptrdiff_t a_line = a_by_terms ? 1 : t->a_row, a_term = a_by_terms ? t->a_row : 1;
+    const ptrdiff_t b_line = b_by_terms ? 1 : t->b_row, b_term = b_by_terms ? t->b_row : 1;
+    if (amx)
+        amx_begin();
+    for (int row = 0; row < t->rows; row += SIX_ROWS)
+        for (int first = 0; first < t->columns; first += SIX_COLUMNS) {
+            const int rows = smaller(t->rows - row, SIX_ROWS), columns = smaller(t->columns - first, SIX_COLUMNS);
+            const int width = LINEAR_ROUND_UP(columns);
+            for (int k = 0; k < t->terms; k += SIX_TERMS) {
+                const int terms = smaller(t->terms - k, SIX_TERMS), next = smaller(t->terms - k - terms, SIX_TERMS);
+                const float *b = t->b + first * b_line + k * b_term, *later = b + SIX_TERMS * b_term;
+                Fetch ahead = b_by_terms ? fetch_ahead(later, t->b_row, next, columns)
+                                         : fetch_ahead(later, t->b_row, next ? columns : 0, next);
+                SixTiles tiles = {.steps = (terms + 31) / 32, .c_row = width, .add = k > 0, .ahead = &ahead};
+                tiles.strip = (ptrdiff_t)tiles.steps * SIX_STEP;
+                cut_factor(t->a + row * a_line + k * a_term, t->a_row, a_by_terms, 1, rows, terms, left);
+                cut_factor(b, t->b_row, b_by_terms, 0, columns, terms, right);
+                for (int n = 0; n < columns; n += 32)
+                    for (int m = 0; m < rows; m += 32) {
+                        tiles.a = left + m / 16 * tiles.strip;
+                        tiles.b = right + n / 16 * tiles.strip;
+                        tiles.c = sums + m * width + n;
+                        (amx ? six_by_amx : six_by_lanes)(&tiles);
+                    }
+            }
+            for (int m = 0; m < rows; m += 8)
+                finish_tile(t, sums + m * width, width, row + m, smaller(rows - m, 8), first, t->accumulate, 1);
+        }
+    if (amx)
+        amx_end();
+}
+
 static void linear_forward(const LinearTask *t)
 {
-    linear_product(t, 1);
+    t->bf16x6 ? six_products(t, 0, 0) : linear_product(t, 1);
 }
 
 static void backward_data(const LinearTask *t)
 {
-    linear_product(t, 0);
+    t->bf16x6 ? six_products(t, 0, 1) : linear_product(t, 0);
 }
 
 #define SUM_CHAINS 8
@@ -210,7 +251,7 @@ static void backward_weights(const LinearGradientTask *t)
         const float *gradient = t->gradient + r * t->gradient_row;
         if (t->bias)
             sum_columns(gradient, t->gradient_row, terms, t->outputs, t->bias, accumulate);
-        for (int o = 0; o < t->outputs; o += LINEAR_OUTPUTS) {
+        for (int o = 0; !t->bf16x6 && o < t->outputs; o += LINEAR_OUTPUTS) {
             const int outputs = smaller(t->outputs - o, LINEAR_OUTPUTS);
             for (int k = 0; k < terms; k += VL)
                 transpose_strip(gradient + k * t->gradient_row + o, t->gradient_row, smaller(terms - k, VL), outputs,
@@ -240,6 +281,21 @@ static void backward_weights(const LinearGradientTask *t)
                 product_piece(&task, &part);
             }
         }
+    }
+    if (t->bf16x6) {
+        LinearTask task = {.a = t->gradient,
+                           .b = t->input,
+                           .c = t->c,
+                           .a_row = t->gradient_row,
+                           .b_row = t->input_row,
+                           .c_row = t->c_row,
+                           .rows = t->outputs,
+                           .columns = t->inputs,
+                           .terms = t->rows,
+                           .accumulate = t->accumulate,
+                           .narrow = t->narrow,
+                           .scratch = t->scratch};
+        six_products(&task, 1, 1);
     }
 }
 

@@ -25,6 +25,15 @@
 #define LINEAR_GRADIENT_FLOATS(ROWS, OUTPUTS, INPUTS) \
     (LINEAR_PIECE_ROWS(ROWS) * (LINEAR_WIDTH(INPUTS) + LINEAR_MIN(OUTPUTS, LINEAR_OUTPUTS)))
 
+/* Six products of bfloat16: cuts of both factors, three words for two floats, and all sums of so many rows and columns. */
+#define SIX_TERMS         128
+#define SIX_ROWS          256
+#define SIX_COLUMNS       384
+#define SIX_FLOATS(LINES) (LINEAR_ROUND_UP(LINES) * SIX_TERMS * 3 / 2)
+#define LINEAR_SIX_FLOATS(ROWS, COLUMNS)                                                     \
+    (SIX_FLOATS(LINEAR_MIN(ROWS, SIX_ROWS)) + SIX_FLOATS(LINEAR_MIN(COLUMNS, SIX_COLUMNS)) + \
+     LINEAR_ROUND_UP(LINEAR_MIN(ROWS, SIX_ROWS)) * LINEAR_ROUND_UP(LINEAR_MIN(COLUMNS, SIX_COLUMNS)))
+
 /* c = epilogue(a b), for a (rows, terms) and b (terms, columns). */
 typedef struct LinearTask {
     const float *a, *b;
@@ -39,8 +48,9 @@ typedef struct LinearTask {
     const float *relu_of;   /* or NULL: the result is zero where this is not positive */
     ptrdiff_t residual_row; /* stride of `residual`, `before`, `gelu_of` and `relu_of` */
     int activation;
-    int narrow;     /* no wide panels; set by the loops themselves */
-    float *scratch; /* LINEAR_FLOATS(terms, columns) */
+    int bf16x6;     /* by six products of bfloat16 */
+    int narrow;     /* no wide panels, no AMX; set by the loops themselves */
+    float *scratch; /* LINEAR_FLOATS(terms, columns), or LINEAR_SIX_FLOATS(rows, columns) */
 } LinearTask;
 
 /* c[o][i] (+)= sum over rows of gradient[row][o] input[row][i], bias[o] (+)= sum of gradient[row][o]. */
@@ -48,8 +58,8 @@ typedef struct LinearGradientTask {
     const float *gradient, *input;
     float *c, *bias; /* bias may be NULL */
     ptrdiff_t gradient_row, input_row, c_row;
-    int rows, outputs, inputs, accumulate, narrow;
-    float *scratch; /* LINEAR_GRADIENT_FLOATS(rows, outputs, inputs) */
+    int rows, outputs, inputs, accumulate, bf16x6, narrow;
+    float *scratch; /* LINEAR_GRADIENT_FLOATS(rows, outputs, inputs), or LINEAR_SIX_FLOATS(outputs, inputs) */
 } LinearGradientTask;
 
 typedef struct LinearLoops {

@@ -203,3 +203,77 @@ def test_narrow_tiles_leave_the_same_bits():
         )
         np.testing.assert_array_equal(wide, narrow, err_msg=kernel)
         assert np.any(wide)
+
+
+def six_products(rng, rows, inputs, outputs, scale=1.0):
+    """The three kernels by six products of bfloat16, with cuts of any size: kernel, operands, result, attributes,
+    bounds."""
+    x, weight, gradient = draw(rng, rows, inputs), draw(rng, outputs, inputs), draw(rng, rows, outputs)
+    x, scaled = x * np.float32(scale), weight * np.float32(scale)
+    sizes = {"inputs": inputs, "outputs": outputs, "bf16x6": 1}
+    back = {**sizes, "gradient_pitch": outputs, "accumulate": 0}
+    forward, sums = (
+        {**sizes, "output_pitch": outputs, "activation": 0},
+        [(0, rows, *o, 0) for o in pieces(rng, outputs)],
+    )
+    return (
+        ("linear_forward", {"input": x, "weight": weight}, gradient, forward, grid(rng, rows, outputs)),
+        ("linear_backward_data", {"gradient": gradient, "weight": scaled}, x, back, grid(rng, rows, inputs)),
+        ("linear_backward_weights", {"gradient": gradient, "input": x}, weight[None], back, sums),
+    )
+
+
+def one_block(bounds):
+    """Bounds of a single block that covers others."""
+    lowest, highest = np.min(bounds, axis=0), np.max(bounds, axis=0)
+    return [(lowest[0], highest[1], lowest[2], highest[3], *lowest[4:])]
+
+
+def run_six(case, target="cpu", instruction_set=None, **attributes):
+    """Return the result of one of `six_products`."""
+    kernel, operands, result, given, bounds = case
+    name = "weights" if kernel.endswith("weights") else "output"
+    operands = {**operands, name: fill(np.empty_like(result))}
+    return run_kernel(kernel, operands, [name], {**given, **attributes}, bounds, target, instruction_set)[name]
+
+
+@pytest.mark.parametrize("sizes", [(61, 300, 270), (300, 530, 33), (1, 256, 400), (33, 31, 7)])
+@pytest.mark.parametrize("scale", [1.0, 1e-37, 3e-42])
+def test_six_products_leave_the_same_bits_on_all_instruction_sets(sizes, scale):
+    """Check AMX, where it is there ("avx512"), against the form for any processor, and cuts into blocks against one
+    block: on normal numbers, on products that are denormal in part, and on denormal factors."""
+    for case in six_products(np.random.default_rng(5), *sizes, scale):
+        expected = run_six(case, instruction_set="generic").view(np.int32)
+        assert np.any(expected) or scale < 1e-40, case[0]
+        for instruction_set in INSTRUCTION_SETS:
+            for one in (case, (*case[:4], one_block(case[4]))):
+                got = run_six(one, instruction_set=instruction_set).view(np.int32)
+                np.testing.assert_array_equal(got, expected, f"{case[0]} {instruction_set}")
+
+
+def test_six_products_have_less_error_than_multiply_adds():
+    """Check the root mean square against float64: below that of the chain of multiply-adds, in all three kernels."""
+    for case in six_products(np.random.default_rng(6), 256, 768, 512):
+        exact = run_six(case, "float64")
+        six, chain = (np.sqrt(np.mean((run_six(case, bf16x6=six) - exact) ** 2)) for six in (1, 0))
+        assert six < 0.8 * chain, (case[0], six, chain)
+
+
+@settings(max_examples=15)
+@given(SIZES, st.booleans(), st.integers(0, 2**32 - 1))
+@example((300, 530, 410), True, 1)
+def test_six_products_with_epilogues(sizes, accumulate, seed):
+    """Check bias, GELU with the value before it, residual, and what is added to, against the NumPy forms."""
+    rng = np.random.default_rng(seed)
+    rows, inputs, outputs = sizes
+    operands = {"input": draw(rng, rows, inputs), "weight": draw(rng, outputs, inputs) / np.float32(np.sqrt(inputs))}
+    operands |= {"bias": draw(rng, outputs), "residual": draw(rng, rows, outputs)}
+    operands |= {name: fill(draw(rng, rows, outputs)) for name in ("before", "output")}
+    sizes = {"inputs": inputs, "outputs": outputs, "bf16x6": 1}
+    attributes = {**sizes, "output_pitch": outputs, "activation": GELU}
+    check_gelu("linear_forward", operands, ["before", "output"], attributes, grid(rng, rows, outputs), inputs)
+    operands = {"gradient": draw(rng, rows, outputs), "input": draw(rng, rows, inputs)}
+    operands |= {"weights": draw(rng, 1, outputs, inputs), "bias": draw(rng, 1, outputs)}
+    bounds = [(0, rows, *o, 0) for o in pieces(rng, outputs)]
+    attributes = {**sizes, "gradient_pitch": outputs, "accumulate": int(accumulate)}
+    check_linear("linear_backward_weights", operands, ["weights", "bias"], attributes, bounds, rows + 1)
