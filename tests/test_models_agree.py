@@ -5,7 +5,9 @@ import pytest
 from kinds import LONG, models_of_this_process
 
 from forktask.cython_src.binding.bind import bind
+from forktask.cython_src.kernels.simd.instruction_sets import available
 from forktask.cython_src.lowering.lower import initialise, lower
+from forktask.cython_src.networks import gpt2
 from forktask.experiments.machine.topology import available_cpus, cpu_order
 from forktask.experiments.subjects.models import MODELS, make_executor
 from forktask.experiments.subjects.subject import fill_dataset, result_hashes
@@ -48,9 +50,9 @@ PLACEMENTS = {
 }
 
 
-def hashes_after_steps(plan, spec, threads, chunks=(STEPS,), cpus=None):
+def hashes_after_steps(plan, spec, threads, chunks=(STEPS,), cpus=None, instruction_set=None):
     """Hashes of weights and losses after all steps from the same start."""
-    bound = bind(plan)
+    bound = bind(plan, instruction_set=instruction_set)
     fill_dataset(bound, seed=3)
     initialise(bound, seed=5)
     before = result_hashes(bound)["weights_hash"]
@@ -110,3 +112,17 @@ def test_many_threads_on_few_cpus_leave_the_same_bits(spec, placement):
             continue
         cpus = None if how is None else cpu_order(threads, **how, oversubscribe=True)
         assert hashes_after_steps(plan, spec, threads, (1, 3), cpus) == expected, f"{threads} threads"
+
+
+def test_six_products_leave_the_same_bits_in_all_models():
+    """Check `products=bf16x6` in a network of tokens: weights and losses of models and threads, on AMX where it is
+    there, against the serial run, and against the form for any processor."""
+    network = gpt2.network("six", num_layers=1, features=256, heads=4, vocabulary=300, positions=8)
+    plan = lower(network, batch=3, sequence=8, products="bf16x6")
+    expected = hashes_after_steps(plan, "serial", 1, chunks=(3,))
+    assert expected != hashes_after_steps(lower(network, batch=3, sequence=8), "serial", 1, chunks=(3,))
+    for spec in ("forkjoin:region=persistent", "taskiter", "tasks"):
+        for threads in (1, 2, 4):
+            assert hashes_after_steps(plan, spec, threads, chunks=(3,)) == expected, (spec, threads)
+    if "avx512_narrow" in available():
+        assert hashes_after_steps(plan, "serial", 1, chunks=(3,), instruction_set="avx512_narrow") == expected

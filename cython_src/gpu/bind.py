@@ -189,6 +189,10 @@ class GpuBoundPlan(Shown):
                 f"products {products!r} must run on a GPU of architecture sm_80 or newer, {self.device.name} is "
                 f"{self.device.architecture}; use 'cublas' or 'own'"
             )
+        if plan.attributes.get("products") == "bf16x6":
+            raise UsageError(
+                "a plan for a GPU must have products 'float32', got 'bf16x6', which is for processors; leave it out"
+            )
         own = plan.attributes.get("kernels")
         for loop in plan.loops:
             if not isinstance(loop.blocks, UniformBlocks) and any(block.operands for block in loop.blocks):

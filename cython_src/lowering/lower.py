@@ -98,6 +98,11 @@ def lower(
     )
     low = Lowering(spec, options, data, layout, builder, read_image)
     append_step(low)
+    if options.products == "bf16x6" and not any(loop.attributes.get("bf16x6") for loop in builder.loops):
+        raise UsageError(
+            f"products must be 'float32' unless linear layers of tokens have 256 inputs and outputs or more, got "
+            f"{options.products!r} for {spec.name!r}, which has none; leave it out"
+        )
     if options.chain:
         builder.rewrite_chains(options.weight_gradients)
     builder.attributes["aliases"] = low.aliases

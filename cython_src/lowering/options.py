@@ -135,6 +135,14 @@ class PlanOptions(Record, frozen=True):
     conv: Annotated[str, about("algorithm of the convolutions; auto: the cheapest by cost", choices=CONV_OPTIONS)] = (
         "auto"
     )
+    products: Annotated[
+        str,
+        about(
+            "of linear layers of tokens with 256 inputs and outputs or more; float32: multiply-adds; bf16x6: six of "
+            "bfloat16 for one, other bits with less error, faster where the processor has AMX",
+            choices=("float32", "bf16x6"),
+        ),
+    ] = "float32"
     layout: Annotated[
         str,
         about(

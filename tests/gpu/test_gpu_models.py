@@ -517,3 +517,10 @@ def test_images_that_the_host_writes_into_managed_memory(expected):
     assert bound.copies["device"][0] == 0
     with pytest.raises(UsageError, match="one slot for input in managed memory"):
         GpuHostLoadExecutor().prepare(bound)
+
+
+def test_six_products_are_refused():
+    """Check the sentence about a plan's option that has no CUDA form."""
+    plan = lower("gpt2_small", batch=1, sequence=8, products="bf16x6")
+    with pytest.raises(UsageError, match="a plan for a GPU must have products 'float32', got 'bf16x6'"):
+        GpuBoundPlan(plan, None, FakeDevice())

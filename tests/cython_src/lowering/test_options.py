@@ -39,3 +39,15 @@ def test_threads_are_asked_for_alone(text):
 def test_values_are_written_as_they_are_read(field):
     """Check that a default in words parses to itself."""
     assert field.parse(format_value(field.default)) == field.default
+
+
+def test_six_products_are_for_wide_linear_layers_of_tokens():
+    """Check that linear loops of GPT-2 have the attribute, forward and backward, that the plan says it, that a network
+    without such layers is refused, and that the option is off."""
+    plan = lower("gpt2_small", batch=1, sequence=8, products="bf16x6")
+    taken = [loop.attributes.get("bf16x6") for loop in plan.loops if loop.kernel.startswith("linear_")]
+    assert taken and all(taken)
+    assert plan.attributes["products"] == "bf16x6"
+    assert not any("bf16x6" in loop.attributes for loop in lower("gpt2_small", batch=1, sequence=8).loops)
+    with pytest.raises(UsageError, match="products must be 'float32' unless .* got 'bf16x6' for 'lenet5'"):
+        lower("lenet5", products="bf16x6")

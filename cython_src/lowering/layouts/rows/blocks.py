@@ -19,6 +19,7 @@ COLUMNS = 64  # of a wide panel of the kernels' matrices: output features of pro
 NARROW = 32  # of a panel: what other loops cut, in multiples
 OUTPUTS = 16  # a block of a weight gradient packs all inputs: it has as many outputs as it can, in multiples of this
 FEWEST_OUTPUTS = 96  # of such a block: fewer, and packing counts
+SIX_COLUMNS = 192  # of a block of `products=bf16x6`, at least: it cuts all of both factors into parts
 WIDE = 96  # columns of a block whose first factor comes from memory, at least, if its rows can be halved
 FACTOR_BYTES = 8 << 20  # of the rows of a first factor that comes from memory for each block
 KEY_SLICES = 8  # of a sample backward, at most
@@ -51,16 +52,16 @@ def row_blocks(low: Lowering, target: TokenMap, sums: bool = False) -> list[tupl
 
 
 def product_blocks(
-    low: Lowering, target: TokenMap, flops: float
+    low: Lowering, target: TokenMap, flops: float, six: bool = False
 ) -> tuple[list[tuple[int, int]], list[tuple[int, int]]]:
-    """Return the ranges of rows and of columns of a product of matrices, `flops` in all."""
+    """Return the ranges of rows and of columns of a product of matrices, `flops` in all; `six`: by six of bfloat16."""
     columns, cut = target.features, low.options.cut
     if not cut.is_auto:
         row_ranges = ranges(target.rows, _asked_rows(low, target.sequence))
         return row_ranges, ranges(columns, min(cut.channels or columns, columns))
     rows = min(target.rows, ROWS)
     row_ranges = ranges(target.rows, rows)
-    pieces = _pieces(columns, _wanted(low, flops) / len(row_ranges))
+    pieces = _pieces(columns, _wanted(low, flops) / len(row_ranges), least=SIX_COLUMNS if six else 0)
     # Each range of columns reads all of the first factor: half as many, and twice as many of rows, read half as much.
     if rows == ROWS and pieces[0][1] < WIDE and 2 * flops / columns / target.rows * rows > FACTOR_BYTES:
         row_ranges = ranges(target.rows, ROWS // 2)
@@ -69,7 +70,7 @@ def product_blocks(
 
 
 def weight_blocks(
-    low: Lowering, gradient: TokenMap, flops: float
+    low: Lowering, gradient: TokenMap, flops: float, six: bool = False
 ) -> tuple[list[tuple[int, int]], list[tuple[int, int]]]:
     """Return the ranges of rows and of outputs of a weight gradient; each range of rows has a partial sum, or a link of
     the chain."""
@@ -79,7 +80,8 @@ def weight_blocks(
         row_ranges = [(n[0] * gradient.sequence, n[1] * gradient.sequence) for n in samples]
         return row_ranges, ranges(outputs, min(cut.channels or outputs, outputs))
     row_ranges = ranges(rows, ROWS) if low.options.chain else [(0, rows)]
-    return row_ranges, _pieces(outputs, _wanted(low, flops) / len(row_ranges), OUTPUTS, FEWEST_OUTPUTS)
+    least = SIX_COLUMNS if six else FEWEST_OUTPUTS
+    return row_ranges, _pieces(outputs, _wanted(low, flops) / len(row_ranges), OUTPUTS, least)
 
 
 def attention_blocks(

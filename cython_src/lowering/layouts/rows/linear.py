@@ -14,6 +14,8 @@ from ...units import Unit
 from .blocks import product_blocks, weight_blocks
 from .maps import TokenMap
 
+SIX_LEAST = 256  # inputs and outputs of a layer that `products=bf16x6` is for
+
 
 @dataclass(frozen=True)
 class Part:
@@ -48,6 +50,11 @@ def _before(low: Lowering, tensor: str) -> tuple[str, dict[str, int]]:
     return low.kept[f"{unit.layer.name}.before"], {}
 
 
+def _six(low: Lowering, inputs: int, outputs: int) -> bool:
+    """Return whether products with so many features are six of bfloat16 each: the kernels' attribute "bf16x6"."""
+    return low.options.products == "bf16x6" and min(inputs, outputs) >= SIX_LEAST
+
+
 def _given(**attributes: int) -> dict[str, int]:
     """Attributes that are not 0, which kernels take for those that a loop leaves out."""
     return {name: value for name, value in attributes.items() if value}
@@ -66,7 +73,8 @@ def linear(low: Lowering, unit: Unit, recomputed: bool) -> None:
         operands["residual"] = low.maps[unit.shortcut]
     if unit.activation == ACTIVATIONS.index("gelu") and low.options.training:
         operands["before"] = low.keep_beside(unit, "before", target.shape, recomputed)
-    rows, columns = product_blocks(low, target, 2.0 * source.features * target.features * source.rows)
+    six = _six(low, part.features[1], target.features)
+    rows, columns = product_blocks(low, target, 2.0 * source.features * target.features * source.rows, six)
     low.append(
         unit,
         repeated(recomputed),
@@ -77,7 +85,7 @@ def linear(low: Lowering, unit: Unit, recomputed: bool) -> None:
         outputs=target.features,
         output_pitch=target.pitch,
         activation=unit.activation,
-        **_given(output_offset=target.offset, further_inputs=source.features - part.features[1]),
+        **_given(output_offset=target.offset, further_inputs=source.features - part.features[1], bf16x6=int(six)),
     )
 
 
@@ -99,7 +107,8 @@ def _data_gradient(
 ) -> None:
     weight, (before, form) = part.weight, _before(low, unit.sources[0])
     operands = {"gradient": gradient, "weight": weight, "output": target, "before": before}
-    rows, columns = product_blocks(low, target, 2.0 * gradient.features * target.features * target.rows)
+    six = _six(low, target.features, gradient.features)
+    rows, columns = product_blocks(low, target, 2.0 * gradient.features * target.features * target.rows, six)
     low.loop(
         f"{part.name}.data_gradient",
         "linear_backward_data",
@@ -115,6 +124,7 @@ def _data_gradient(
             gradient_offset=gradient.offset,
             output_pitch=target.pitch if target.pitch > target.features else 0,
             output_offset=target.offset,
+            bf16x6=int(six),
         ),
         **form,
     )
@@ -126,7 +136,8 @@ def _weight_gradient(low: Lowering, unit: Unit, part: Part, gradient: TokenMap) 
     name, weight = part.name, part.weight
     source = low.maps[unit.sources[0]].columns(*part.features)
     outputs, inputs = gradient.features, source.features
-    row_ranges, output_ranges = weight_blocks(low, gradient, 2.0 * outputs * inputs * source.rows)
+    six = _six(low, inputs, outputs)
+    row_ranges, output_ranges = weight_blocks(low, gradient, 2.0 * outputs * inputs * source.rows, six)
     count = 1 if low.options.chain else len(row_ranges)
     present = low.partials.get(weight)
     count = present[1] if present else count
@@ -153,6 +164,7 @@ def _weight_gradient(low: Lowering, unit: Unit, part: Part, gradient: TokenMap) 
             gradient_offset=gradient.offset,
             input_pitch=source.pitch if source.pitch > source.features else 0,
             input_offset=source.offset,
+            bf16x6=int(six),
         ),
     )
 
