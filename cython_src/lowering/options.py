@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
 import msgspec
 
@@ -102,6 +102,9 @@ class PlanOptions(Record, frozen=True):
     UsageError
         A value out of its range, or options that exclude each other.
     """
+
+    # Fields that there were not always, at their defaults: rows and identities leave them out, as older ones do.
+    LATER: ClassVar[dict[str, Any]] = {"products": "float32"}
 
     batch: Annotated[int, about("images or other samples of a step", least=1, below=LARGEST_BATCH)] = 64
     sequence: Annotated[int, about("tokens of a sample, in networks of tokens", least=1, below=65_537)] = SEQUENCE
@@ -204,6 +207,11 @@ class PlanOptions(Record, frozen=True):
     def frozen_layers(self) -> tuple[str, ...]:
         """The names in `frozen`."""
         return tuple(name.strip() for name in self.frozen.split(",") if name.strip())
+
+    @property
+    def stored(self) -> dict[str, Any]:
+        """The fields as rows and identities hold them; see `plan_options`."""
+        return {name: value for name, value in self.as_dict().items() if self.LATER.get(name) != value}
 
     @property
     def training(self) -> bool:

@@ -247,7 +247,7 @@ class PlanRow(Row, frozen=True, kw_only=True, tag="plan"):
 
     def __post_init__(self) -> None:
         known = {"network", *(field.name for field in fields(PlanOptions))}
-        if self.options.keys() != known or not isinstance(self.network, str):
+        if not known - PlanOptions.LATER.keys() <= self.options.keys() <= known or not isinstance(self.network, str):
             raise ValueError(f"options must have the keys {', '.join(sorted(known))}, got {', '.join(self.options)}")
         plan_options(self.options)
 

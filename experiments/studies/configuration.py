@@ -53,8 +53,6 @@ from ..training.text import check_text
 # What a study says in other ways, or one run of a study alone.
 NOT_IN_FILES = ("seed", "out", "export")
 MOST_RUNS = 10_000
-# Fields that there were not always: at their default they are no part of a run's name, so that older folders go on.
-LATER = {"places": "cores", "bind": "none", "memory_policy": "interleave"}
 # Fields that change no weight: runs that differ in nothing else must leave the same bits.
 WITHOUT_EFFECT = ("model", "threads", "places", "bind", "memory_policy", "cache", "memory_limit", "out")
 
@@ -103,8 +101,7 @@ class Training:
         words = [str(value) for value in self.axes.values()] or [self.stages[0].network]
         readable = re.sub(r"[^A-Za-z0-9]+", "-", "-".join(words)).strip("-")[:60]
         identity = [
-            {k: v for k, v in stage.as_dict().items() if k not in ("out", "start", "check") and LATER.get(k) != v}
-            for stage in self.stages
+            {k: v for k, v in stage.stored.items() if k not in ("out", "start", "check")} for stage in self.stages
         ]
         return f"{readable}-seed-{self.seed}-{short_id({'stages': identity, 'start': self.stages[0].start})}"
 

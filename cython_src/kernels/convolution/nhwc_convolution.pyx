@@ -561,7 +561,7 @@ cdef void weight_product(const Convolution *c, const LinearLoops *loops, const n
                          float *out, float *bias, float *scratch) noexcept nogil:
     """The weight gradient of a linear layer whose rows are the pixels."""
     cdef LinearGradientTask task
-    task.narrow = 0
+    memset(&task, 0, sizeof(LinearGradientTask))
     task.gradient = a.gradient + pixel(&c.source, a.n0, 0, 0) + a.o0
     task.input = a.input + pixel(&c.target, a.n0, 0, 0) + a.i0
     task.c_row = c.target.channels

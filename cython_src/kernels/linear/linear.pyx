@@ -103,7 +103,7 @@ cdef int linear_backward_weights(const void *args, Py_ssize_t block, const TaskC
     cdef linear_backward_weights_args a = read_linear_backward_weights(args, block)
     cdef Py_ssize_t at_output = a.partial * a.outputs + a.o0
     cdef LinearGradientTask task
-    task.narrow = 0
+    memset(&task, 0, sizeof(LinearGradientTask))
     task.gradient = a.gradient + a.r0 * a.gradient_pitch + a.o0 + a.gradient_offset
     task.input_row = a.input_pitch if a.input_pitch else a.inputs
     task.input = a.input + a.r0 * task.input_row + a.input_offset
