@@ -165,8 +165,8 @@ def _linear_backward_weights_reference(operands, attributes, bounds, iteration):
 
 
 def _scratch(plain, rows, columns):
-    """Function of the scratch memory of a product, `plain` of that by multiply-adds; `rows` and `columns` of six products
-    of bfloat16 are bounds, or an attribute."""
+    """Function of the scratch memory of a product: `plain` of that by multiply-adds; by six products of bfloat16 from
+    the bounds `rows` and `columns`, which may also be an attribute."""
 
     def scratch_bytes(attributes, bounds, operands):
         if attributes["bf16x6"]:

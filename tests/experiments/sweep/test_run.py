@@ -19,6 +19,7 @@ from msgspec import structs
 
 from forktask.cython_src.errors import UsageError
 from forktask.cython_src.gpu import device as gpu_device
+from forktask.cython_src.lowering.options import plan_options
 from forktask.experiments.analysis.estimates import MIN_GENERATIONS
 from forktask.experiments.commands.compare import configuration_of
 from forktask.experiments.commands.main import main, make_parser
@@ -458,6 +459,21 @@ def test_lists_expand_to_a_grid():
     )
     assert len({p.config_id for p in configuration.points()}) == 6
     assert len({p.plan_id for p in configuration.points()}) == 2
+
+
+def test_options_that_came_later_leave_older_plans_their_identity():
+    """Check that a plan's row and identity name `products` where it is not the default, and that a row without it is
+    read."""
+
+    def points(**grid):
+        return parse_configuration({"grid": {"network": "gpt2_small", "models": ["serial"], **grid}}).points()
+
+    (older,) = points()
+    _, six = points(products=["float32", "bf16x6"])
+    assert "products" not in older.plan
+    assert six.plan == {**older.plan, "products": "bf16x6"} and six.plan_id != older.plan_id
+    for point in (older, six):
+        assert plan_options(fake_plan_row(point.plan_id, point.plan).options) == point.options
 
 
 @pytest.mark.parametrize(
