@@ -94,9 +94,14 @@ def count_blocks(job: Mapping[str, Any], bound, passes: int) -> dict[str, Any]:
         names, error = tried.counted, tried.error
     if not names:
         return {"by_kernel": {}, "by_thread": [], "error": error}
+    spec = job["model"]
+    if spec.option("unroll", 1) > 1:  # whose executor binds the unrolled plan itself: the same graph, bound before
+        with make_executor(spec, job["threads"]) as executor:
+            bound = bound.again(executor.unrolled(bound.plan))
+        spec = spec.with_options(unroll=1, slots=1)
     with (
         BlockCounters(bound, job["threads"], [events[name] for name in names]) as counters,
-        make_executor(job["model"], job["threads"], cpus=job["cpus"]) as executor,
+        make_executor(spec, job["threads"], cpus=job["cpus"]) as executor,
     ):
         executor.prepare(bound)
         stepper = Stepper(executor, bound.iteration_stride)
