@@ -99,7 +99,7 @@ def read_topology(root="/", usable=()) -> dict:
         not show which logical CPUs share a core; each then counts as a core of its own.
     """
     cpu_folder = Path(root, "sys/devices/system/cpu")
-    # Kernels before 2.6.26 have no list; there offline CPUs have no place.
+    # Old kernels have no list; there offline CPUs have no place.
     placed = (parsed(int, path.parent.name[3:]) for path in cpu_folder.glob("cpu[0-9]*/topology"))
     listed = _read_cpus(cpu_folder, "online") or [cpu for cpu in placed if cpu is not None]
     online = sorted({*listed, *usable}) or available_cpus()
