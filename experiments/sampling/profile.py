@@ -108,12 +108,17 @@ def count_blocks(job: Mapping[str, Any], bound, passes: int) -> dict[str, Any]:
         stepper.run(1)
         counters.sums[...] = 0
         stepper.run(passes)
+    if counters.error:  # many threads need many open files
+        return {"by_kernel": {}, "by_thread": [], "error": os.strerror(counters.error)}
     sums, steps = counters.sums, passes * bound.iteration_stride
 
     def of_step(part: np.ndarray) -> dict[str, float | None]:
         """Return the counts of a step; events that take turns on the processor's counters are scaled up."""
         rows = zip(names, part.reshape(-1, len(names), 3).sum(axis=0).tolist(), strict=True)
-        return {name: n * enabled / running / steps if running else None for name, (n, enabled, running) in rows}
+        return {
+            name: n * enabled / running / steps if running else (None if enabled else 0.0)
+            for name, (n, enabled, running) in rows
+        }
 
     kernels = np.array([loop.kernel for loop in bound.plan.loops])
     return {

@@ -1,6 +1,10 @@
 """Counters of blocks: which kernel and thread an event belongs to, what the kernel refuses, names, and the report."""
 
+import contextlib
+import errno
 import mmap
+import os
+import resource
 
 import numpy as np
 import pytest
@@ -68,6 +72,25 @@ def test_events_go_to_the_kernel_and_thread_that_caused_them(model):
     assert len(each) == threads and sum(each) == pytest.approx(sum(faults.values()))
     if model == "forkjoin":  # blocks 0 and 1 are one thread's, 2 and 3 the other's
         assert min(each) >= PAGES
+
+
+def test_a_thread_that_may_open_no_counter_is_not_one_without_events():
+    """Check the reason where a process may open no more files, as many threads with many events make it."""
+    job = {"model": parse_model("forkjoin"), "threads": 2, "cpus": None, "counters": ["page_faults"]}
+    bound, limit, files = bind(plan(), target="numpy"), resource.getrlimit(resource.RLIMIT_NOFILE), []
+    expected = count_blocks(job, bound, 1)["error"] or os.strerror(errno.EMFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (200, limit[1]))
+    try:
+        with contextlib.suppress(OSError):
+            while True:
+                files.append(os.open(os.devnull, os.O_RDONLY))
+        os.close(files.pop())
+        counts = count_blocks(job, bound, 1)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, limit)
+        for file in files:
+            os.close(file)
+    assert counts == {"by_kernel": {}, "by_thread": [], "error": expected}
 
 
 def test_compiled_kernels_leave_the_same_bits_while_they_are_counted():
