@@ -12,7 +12,9 @@ import numpy as np
 
 from ...cython_src.graphs.task_bench import replica
 from ..bounds.bounds import durations_by_loop, plan_bounds, predicted_times
+from ..machine.numa import remote_bytes
 from ..machine.perf_counters import PerfCounters, block_events
+from ..machine.topology import places_of
 from ..subjects.models import bind_for, make_executor
 from ..subjects.subject import build
 from .block_counters import BlockCounters
@@ -128,6 +130,15 @@ def count_blocks(job: Mapping[str, Any], bound, passes: int) -> dict[str, Any]:
     }
 
 
+def bytes_from_afar(job: Mapping[str, Any], bound, events: np.ndarray) -> dict[str, tuple[float, float]] | None:
+    """Return what `remote_bytes` does of the passes that were logged; None: there is one node, or threads roam."""
+    if len(job.get("memory_nodes", ())) < 2 or not job["cpus"]:
+        return None
+    node_of_worker = np.array([node for _, node, _, _ in places_of(job["cpus"])])
+    by_task = events["worker"][np.argsort(events["task"], kind="stable")].reshape(bound.num_tasks, -1)
+    return remote_bytes(bound.plan, bound.arrays, node_of_worker[by_task.T])
+
+
 def measure_profile(job: Mapping[str, Any], bound=None) -> dict[str, Any]:
     """Run with the event log on: times of blocks, loops and phases, and the graph's bounds with these times.
 
@@ -157,6 +168,7 @@ def measure_profile(job: Mapping[str, Any], bound=None) -> dict[str, Any]:
     return {
         **times,
         "counts": count_blocks(job, bound, min(passes, COUNTED_PASSES)),
+        "remote_bytes": bytes_from_afar(job, bound, events),
         "phase_wall_s": phase_walls(events, plan, passes) if spec.barrier in PHASE_BARRIERS else None,
         "phase_beside_s": phases_beside(events, plan, passes),
         "runtime_cost_s": measure_runtime_cost(job, plan) if stride == 1 else None,

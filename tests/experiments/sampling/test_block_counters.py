@@ -15,10 +15,12 @@ from forktask.cython_src.binding.bind import bind
 from forktask.cython_src.errors import UsageError
 from forktask.cython_src.plan.builder import PlanBuilder
 from forktask.cython_src.plan.model import Block, update
-from forktask.experiments.analysis.counters import block_counts, block_sentences
+from forktask.experiments.analysis.counters import block_counts, block_sentences, remote_rows
+from forktask.experiments.machine import numa
 from forktask.experiments.machine.perf_counters import MOST_EVENTS, PerfCounters, block_events
 from forktask.experiments.report.rendering import render_text
 from forktask.experiments.report.sections import build as report_of
+from forktask.experiments.sampling import profile
 from forktask.experiments.sampling.profile import count_blocks
 from forktask.experiments.subjects.models import parse_model
 from forktask.experiments.subjects.subject import build
@@ -106,6 +108,32 @@ def test_compiled_kernels_leave_the_same_bits_while_they_are_counted():
         for each in (*counts["by_kernel"].values(), *counts["by_thread"]):
             assert each["task_clock_ns"] >= 0 and (counts["error"] or each["cycles"] >= 0)
     assert all(np.array_equal(weights["serial"][name], own) for name, own in weights["taskiter"].items())
+
+
+def test_a_profile_says_which_kernels_ran_away_from_their_data(monkeypatch):
+    """Check bytes by kernel where each worker is on a node of its own and one of them has all pages, and the table."""
+    monkeypatch.setattr(profile, "places_of", lambda cpus: [(0, node, -1, node) for node, _ in enumerate(cpus)])
+    monkeypatch.setattr(numa, "nodes_of_pages", one_node)
+    job = {"model": parse_model("forkjoin"), "threads": 2, "cpus": None, "target_s": 0.01, "memory_nodes": [0, 1]}
+    bound = bind(plan(), target="numpy")
+    assert profile.measure_profile(job, bound)["remote_bytes"] is None  # threads roam
+    cpus = [min(os.sched_getaffinity(0))] * 2
+    result = profile.measure_profile({**job, "cpus": cpus}, bound)["remote_bytes"]
+    assert result == dict.fromkeys(("test_new_pages", "test_no_pages"), (16.0, 8.0))
+    rows = synthetic_rows(models=("serial", "taskiter"), threads=(2,))
+    for row in rows:
+        if row["kind"] == "profile":
+            row["remote_bytes"] = {"conv": [16e6, 4e6 * (1 + row["repetition"])], "idle": [0, 0]}
+    sweep = sweep_of(rows)
+    (own,) = (row for row in remote_rows(sweep, next(iter(sweep.plans))) if str(row["model"]) == "taskiter")
+    assert (own["kernel"], own["bytes"], own["share"]) == ("conv", 16e6, 0.5)
+    assert "Blocks that ran where their data were not" in render_text(report_of(sweep), whole=True)
+
+
+def one_node(arrays):
+    """The pages of arrays, all on node 0."""
+    pages = np.unique([page for array in arrays for page in range(*numa._pages(array))]).astype(np.uint64)
+    return pages, np.zeros(len(pages), np.int32)
 
 
 def test_names_of_events():
