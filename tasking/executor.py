@@ -162,19 +162,20 @@ class TaskIterExecutor(_ReplayExecutor):
     about = TASKITER
     _rest = None  # runs what is left over of an unrolled graph
 
-    def _unrolled(self, plan):
+    def unrolled(self, plan):
+        """Return the plan of which one pass is the `unroll` iterations of this executor's graph."""
         inputs = [b.name for b in plan.buffers.values() if b.role == "input" and b.name not in plan.arena_of]
         return unroll(plan, self.options.unroll, dict.fromkeys(inputs, self.options.slots))
 
     def record(self, bound):
         """Find the dependences of `unroll` iterations in a row: the TaskGraph that `prepare` takes."""
-        return record_with_barriers(self._unrolled(bound.plan), self.barrier)
+        return record_with_barriers(self.unrolled(bound.plan), self.barrier)
 
     def _prepare(self, bound, graph=None):
         if self.options.unroll == 1:
             super()._prepare(bound, graph)
             return
-        self._runtime = self._compile(bound.again(self._unrolled(bound.plan)), graph or self.record(bound))
+        self._runtime = self._compile(bound.again(self.unrolled(bound.plan)), graph or self.record(bound))
         self._workers = self._runtime.workers
         self._workers.tasks_per_pass = bound.num_tasks
         self._rest = self._compile(bound, record_with_barriers(bound.plan, self.barrier), self._workers)

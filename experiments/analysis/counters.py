@@ -63,6 +63,20 @@ def block_counts(sweep: Sweep, plan_id: str) -> tuple[list[dict], list[dict]]:
     return by_kernel, by_thread
 
 
+def remote_rows(sweep: Sweep, plan_id: str) -> list[dict]:
+    """Return how many bytes the blocks of each kernel access in a pass, and the share of these on another NUMA node
+    than the CPU that ran the block: medians over profiles, in rows with model, threads, kernel, bytes and share."""
+    result = []
+    for point in sweep.points():
+        profiles = [row.remote_bytes for row in sweep.profiles_of(point).values() if row.remote_bytes]
+        for kernel in profiles[0] if profiles and point.plan_id == plan_id else ():
+            total, remote = np.median([each[kernel] for each in profiles], axis=0).tolist()
+            if total:
+                own = {"model": point.model, "threads": point.threads, "kernel": kernel}
+                result.append({**own, "bytes": total, "share": remote / total})
+    return result
+
+
 def _medians(counts: Sequence[Mapping[str, float | None]]) -> dict[str, float]:
     """Return the median of each event, and instructions per cycle."""
     known = {name: [each[name] for each in counts if each.get(name) is not None] for name in counts[0]}

@@ -99,20 +99,26 @@ def bytes_by_node(arrays: Iterable[np.ndarray]) -> dict[str, int]:
     return {str(node): counts[node] * PAGE_BYTES for node in sorted(counts)}
 
 
-def remote_share(plan: Plan, arrays: Mapping[str, np.ndarray], cpus: Sequence[int], root="/") -> float | None:
-    """Return the share of the bytes that a step's blocks access which lie on another node than the CPU that a static
-    schedule gives the block, the same for every model; None where the kernel does not say where pages lie.
+def remote_bytes(plan: Plan, arrays: Mapping[str, np.ndarray], runs: np.ndarray) -> dict[str, tuple[float, float]]:
+    """Return, by kernel, how many bytes the blocks of a pass access, and how many of these on another node than the
+    block, on average; without pages whose node the kernel does not say.
 
     A region counts by the pages from its first byte to its last.
-    """
-    from ...cython_src.binding.storage import home_of
 
-    own_nodes = [node for _, node, _, _ in places_of(cpus, root)]
+    Parameters
+    ----------
+    runs : int, shape (passes, tasks)
+        The node on which each block ran.
+    """
+    import numpy as np
+
     pages, nodes = nodes_of_pages(arrays.values())
-    remote = total = 0.0
+    count = 1 + max(runs.max(initial=0), nodes.max(initial=0))
+    result: dict[str, tuple[float, float]] = {}
     for loop in plan.loops:
-        for number, block in enumerate(loop.blocks):
-            home = own_nodes[home_of(loop, number, block, len(cpus))]
+        total, remote = result.get(loop.kernel, (0.0, 0.0))
+        for task, block in enumerate(loop.blocks, loop.first_task):
+            away = 1 - np.bincount(runs[:, task], minlength=count) / len(runs)
             for access in block.accesses:
                 part = arrays[access.buffer][tuple(slice(*span) for span in access.box)]
                 if part.size:
@@ -120,7 +126,22 @@ def remote_share(plan: Plan, arrays: Mapping[str, np.ndarray], cpus: Sequence[in
                     lie = nodes[first:last]
                     known = lie[lie >= 0]
                     total += part.nbytes * len(known) / len(lie)
-                    remote += part.nbytes * float((known != home).sum()) / len(lie)
+                    remote += part.nbytes * float(away[known].sum()) / len(lie)
+        result[loop.kernel] = total, remote
+    return result
+
+
+def remote_share(plan: Plan, arrays: Mapping[str, np.ndarray], cpus: Sequence[int], root="/") -> float | None:
+    """Return the share of the bytes that a step's blocks access which lie on another node than the CPU that a static
+    schedule gives the block, the same for every model; None where the kernel does not say where pages lie."""
+    import numpy as np
+
+    from ...cython_src.binding.storage import home_of
+
+    own_nodes = [node for _, node, _, _ in places_of(cpus, root)]
+    homes = [home_of(loop, *each, len(cpus)) for loop in plan.loops for each in enumerate(loop.blocks)]
+    by_kernel = remote_bytes(plan, arrays, np.array(own_nodes)[None, homes]).values()
+    total, remote = (sum(each[k] for each in by_kernel) for k in range(2))
     return remote / total if total else None
 
 

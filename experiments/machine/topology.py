@@ -21,7 +21,7 @@ MOST_CPUS = 1 << 20
 MASKS = ("core_cpus", "thread_siblings", "shared_cpu_map", "cpumap")  # files that hold hexadecimal digits, not a list
 # What the kernel says of a CPU's speed, in its folder; and by how much a core of another kind is slower.
 SPEEDS = ("cpu_capacity", "acpi_cppc/highest_perf", "cpufreq/cpuinfo_max_freq")
-GAP = 1.5
+GAP = 1.3
 # Places of workers, and what the CPUs of one have in common.
 PLACES = {"cores": None, "threads": None, "llc": "llc", "numa": "node", "sockets": "socket"}
 BINDS = ("close", "spread", "none")
@@ -99,7 +99,10 @@ def read_topology(root="/", usable=()) -> dict:
         not show which logical CPUs share a core; each then counts as a core of its own.
     """
     cpu_folder = Path(root, "sys/devices/system/cpu")
-    online = sorted({*(_read_cpus(cpu_folder, "online") or ()), *usable}) or available_cpus()
+    # Old kernels have no list; there offline CPUs have no place.
+    placed = (parsed(int, path.parent.name[3:]) for path in cpu_folder.glob("cpu[0-9]*/topology"))
+    listed = _read_cpus(cpu_folder, "online") or [cpu for cpu in placed if cpu is not None]
+    online = sorted({*listed, *usable}) or available_cpus()
     node_of = {}
     for folder in sorted(Path(root, "sys/devices/system/node").glob("node[0-9]*")):
         for cpu in _read_cpus(folder, "cpulist", "cpumap") or ():

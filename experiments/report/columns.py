@@ -93,6 +93,12 @@ def block_counter_columns(what: str, rows: Sequence[Mapping[str, Any]]) -> tuple
     )
 
 
+REMOTE = (
+    *POINT,
+    text_column("kernel"),
+    Column("MB accessed per pass", lambda row: number(row["bytes"] / 1e6, 2), True),
+    percent_column("share", "on another node"),
+)
 OWN_BEST = (
     THREADS,
     MODEL,

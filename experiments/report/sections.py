@@ -18,7 +18,7 @@ import pandas as pd
 from ..analysis import factorial
 from ..analysis.accounting import accounting_table, faster_blocks, layer_table, remarks
 from ..analysis.costs import cost_table
-from ..analysis.counters import block_counts, block_sentences, counter_sentences, counter_table
+from ..analysis.counters import block_counts, block_sentences, counter_sentences, counter_table, remote_rows
 from ..analysis.estimates import EQUIVALENCE_BAND
 from ..analysis.gpu import gpu_table
 from ..analysis.handovers import handover_table
@@ -269,6 +269,8 @@ def _sections_of_plan(sweep: Sweep, plan_id: str) -> Iterator[Section]:
     tables = [Table(f"counters by {what}", columns.block_counter_columns(what, rows), rows) for what, rows in counts]
     title, texts = "Events in blocks, by kernel and by thread, medians of runs of their own", block_sentences(sweep)
     yield part(title, *tables, sentences=texts, in_terminal=False, folded=True)
+    title, remote = "Blocks that ran where their data were not", remote_rows(sweep, plan_id)
+    yield part(title, table("remote", columns.REMOTE, remote), in_terminal=False, folded=True)
 
 
 def _logging(sweep: Sweep, plan_id: str) -> list[str]:

@@ -505,6 +505,13 @@ class ProfileRow(Process, frozen=True, kw_only=True, tag="profile"):
         BlockCounts | None,
         says("by kernel and by thread: counts of events in the blocks of a step; `error`: why an event is missing"),
     ] = None
+    remote_bytes: Annotated[
+        dict[Text, tuple[Amount, Amount]] | None,
+        says(
+            "by kernel: bytes that the blocks of a pass access, and those on another NUMA node than the CPU that ran "
+            "the block; null: there is one node, or threads are not pinned"
+        ),
+    ] = None
 
 
 class GpuProfileRow(Process, frozen=True, kw_only=True, tag="gpu_profile"):

@@ -4,6 +4,7 @@ While a bound plan is counted, its loops' kernels are called through `_run_count
 part of this. Reading the counters costs some microseconds a block, so that nobody times such a run.
 """
 
+from libc.errno cimport errno
 from libc.stdint cimport int32_t, int64_t
 from posix.unistd cimport close, read
 
@@ -23,6 +24,7 @@ cdef extern from "<unistd.h>" nogil:
 
 cdef struct Counting:
     int num_events, num_loops
+    int error                # of the last event that a thread could not open
     long flags
     const char **attributes  # of each event
     int64_t *threads         # of each worker; 0: none yet
@@ -51,6 +53,8 @@ cdef int _run_counted(const void *record, Py_ssize_t block, const TaskContext *c
             if files[e] >= 0:
                 close(files[e])
             files[e] = <int32_t> syscall(SYS_perf_event_open, c.attributes[e], 0, -1, -1, c.flags)
+            if files[e] < 0:
+                c.error = errno
         c.threads[context.worker] = thread
     for e in range(c.num_events - 1, -1, -1):  # so that the first event counts least of the other reads
         if files[e] < 0 or read(files[e], &before[3 * e], 24) != 24:
@@ -77,6 +81,8 @@ cdef class BlockCounters:
     ----------
     sums : int64, shape (num_workers, num_loops, num_events, 3)
         Of each event its count, and the times for which it was enabled and running.
+    error : int
+        Number of the reason why a thread could not open an event, 0 if all could.
     """
 
     cdef BoundPlan bound
@@ -104,6 +110,10 @@ cdef class BlockCounters:
         self.loops = <CountedLoop *> kept(self.keep, records, np.uint8)
         for k in range(bound.num_loops):
             self.loops[k] = CountedLoop(bound.loops[k].kernel, bound.loops[k].args, c, k)
+
+    @property
+    def error(self):
+        return self.counting.error
 
     def __enter__(self):
         cdef int k

@@ -12,7 +12,9 @@ import numpy as np
 
 from ...cython_src.graphs.task_bench import replica
 from ..bounds.bounds import durations_by_loop, plan_bounds, predicted_times
+from ..machine.numa import remote_bytes
 from ..machine.perf_counters import PerfCounters, block_events
+from ..machine.topology import places_of
 from ..subjects.models import bind_for, make_executor
 from ..subjects.subject import build
 from .block_counters import BlockCounters
@@ -94,21 +96,31 @@ def count_blocks(job: Mapping[str, Any], bound, passes: int) -> dict[str, Any]:
         names, error = tried.counted, tried.error
     if not names:
         return {"by_kernel": {}, "by_thread": [], "error": error}
+    spec = job["model"]
+    if spec.option("unroll", 1) > 1:  # whose executor binds the unrolled plan itself: the same graph, bound before
+        with make_executor(spec, job["threads"]) as executor:
+            bound = bound.again(executor.unrolled(bound.plan))
+        spec = spec.with_options(unroll=1, slots=1)
     with (
         BlockCounters(bound, job["threads"], [events[name] for name in names]) as counters,
-        make_executor(job["model"], job["threads"], cpus=job["cpus"]) as executor,
+        make_executor(spec, job["threads"], cpus=job["cpus"]) as executor,
     ):
         executor.prepare(bound)
         stepper = Stepper(executor, bound.iteration_stride)
         stepper.run(1)
         counters.sums[...] = 0
         stepper.run(passes)
+    if counters.error:  # many threads need many open files
+        return {"by_kernel": {}, "by_thread": [], "error": os.strerror(counters.error)}
     sums, steps = counters.sums, passes * bound.iteration_stride
 
     def of_step(part: np.ndarray) -> dict[str, float | None]:
         """Return the counts of a step; events that take turns on the processor's counters are scaled up."""
         rows = zip(names, part.reshape(-1, len(names), 3).sum(axis=0).tolist(), strict=True)
-        return {name: n * enabled / running / steps if running else None for name, (n, enabled, running) in rows}
+        return {
+            name: n * enabled / running / steps if running else (None if enabled else 0.0)
+            for name, (n, enabled, running) in rows
+        }
 
     kernels = np.array([loop.kernel for loop in bound.plan.loops])
     return {
@@ -116,6 +128,15 @@ def count_blocks(job: Mapping[str, Any], bound, passes: int) -> dict[str, Any]:
         "by_thread": [of_step(of_worker) for of_worker in sums],
         "error": error,
     }
+
+
+def bytes_from_afar(job: Mapping[str, Any], bound, events: np.ndarray) -> dict[str, tuple[float, float]] | None:
+    """Return what `remote_bytes` does of the passes that were logged; None: there is one node, or threads roam."""
+    if len(job.get("memory_nodes", ())) < 2 or not job["cpus"]:
+        return None
+    node_of_worker = np.array([node for _, node, _, _ in places_of(job["cpus"])])
+    by_task = events["worker"][np.argsort(events["task"], kind="stable")].reshape(bound.num_tasks, -1)
+    return remote_bytes(bound.plan, bound.arrays, node_of_worker[by_task.T])
 
 
 def measure_profile(job: Mapping[str, Any], bound=None) -> dict[str, Any]:
@@ -147,6 +168,7 @@ def measure_profile(job: Mapping[str, Any], bound=None) -> dict[str, Any]:
     return {
         **times,
         "counts": count_blocks(job, bound, min(passes, COUNTED_PASSES)),
+        "remote_bytes": bytes_from_afar(job, bound, events),
         "phase_wall_s": phase_walls(events, plan, passes) if spec.barrier in PHASE_BARRIERS else None,
         "phase_beside_s": phases_beside(events, plan, passes),
         "runtime_cost_s": measure_runtime_cost(job, plan) if stride == 1 else None,

@@ -22,7 +22,7 @@ from ..results.files import output_folder, write_atomically
 from ..results.folder import SAMPLES, read_results
 from ..simulate.measured_machine import write_machine
 from ..simulate.predict import MACHINE
-from ..subjects.models import DEFAULT_GPU_MODELS, DEFAULT_MODELS, built_models, runnable
+from ..subjects.models import DEFAULT_GPU_MODELS, DEFAULT_MODELS, built_models, parse_model, runnable
 from ..sweep.comparison import measure_comparison
 from ..sweep.configuration import Configuration, Grid, Measure
 from ..sweep.expected import expected_duration_s, plan_row
@@ -31,6 +31,7 @@ from . import INFO
 from .handovers import HANDOVERS, measure_handovers
 
 LEAST_S = 5.0  # without which nothing more is begun
+NO_TIME = "no time left, give a larger budget and the same folder"
 METG_S = 4.0  # about what METG of a model takes in one process
 # Beside the default models, as far as they can run here.
 OTHERS = ("forkjoin:region=persistent:runtime=libomp", "taskiter:placement=stealing", "torch")
@@ -131,20 +132,24 @@ def take_survey(folder: Path, budget_s: float, command: str) -> None:
         left_s = end - time.monotonic()
         share_s = left_s * stage.share / math.fsum(later.share for later in todo[number:])
         if share_s < LEAST_S:
-            say(f"{stage.name}: no time left, give a larger budget and the same folder")
+            say(f"{stage.name}: {NO_TIME}")
             continue
         say(f"{stage.name}: {share_s:.0f} s")
         if stage.axes:
-            _measure_sweep(stage, folder, share_s, command)
+            _measure_sweep(stage, folder, share_s, left_s, command)
         else:
             _measure_metg(folder / stage.name, share_s, command)
 
 
-def fitting(stage: Stage, budget_s: float, out: Path) -> Configuration:
-    """Return the sweep of a stage: that of its folder where it goes on, else with all models and numbers of threads,
-    or, where their first generation would outlast the budget, on all cores alone, or with the default models alone."""
-    counts, axes = core_counts(), dict(stage.axes)
-    choices = [(surveyed_models(), counts), (surveyed_models(), counts[-1:]), (DEFAULT_MODELS, counts[-1:])]
+def fitting(stage: Stage, budget_s: float, left_s: float, out: Path) -> Configuration | None:
+    """Return the sweep of a stage: that of its folder where it goes on, else with all models and numbers of threads.
+
+    Where their first generation would outlast the budget, models far behind the others are left out, then all but the
+    most cores, then all but the default models; None where that would outlast even the time that is left for all.
+    """
+    counts, axes, models = core_counts(), dict(stage.axes), surveyed_models()
+    near, default = ([m for m in some if not parse_model(m).model.far_behind] for some in (models, DEFAULT_MODELS))
+    choices = [(models, counts), (near, counts), (near, counts[-1:]), (default, counts[-1:])]
     if stage.name == "gpu":
         choices = [(("serial", *DEFAULT_GPU_MODELS), (1,))]
     elif counts[-1] > AUTO_THREADS:
@@ -161,14 +166,18 @@ def fitting(stage: Stage, budget_s: float, out: Path) -> Configuration:
         for point in once.points():
             if point.plan_id not in rows:
                 rows[point.plan_id] = plan_row(point.plan_id, point.plan)
-        if expected_duration_s(once, rows) <= budget_s:
+        expected_s = expected_duration_s(once, rows)
+        if expected_s <= budget_s:
             break
-    return configuration
+    return configuration if expected_s <= left_s else None
 
 
-def _measure_sweep(stage: Stage, folder: Path, budget_s: float, command: str) -> None:
+def _measure_sweep(stage: Stage, folder: Path, budget_s: float, left_s: float, command: str) -> None:
     out = folder / stage.name
-    compared = measure_comparison(fitting(stage, budget_s, out), str(out), command)
+    if (configuration := fitting(stage, budget_s, left_s, out)) is None:
+        say(f"{stage.name}: {NO_TIME}")
+        return
+    compared = measure_comparison(configuration, str(out), command)
     if compared.usable:
         shutil.copy(folder / MACHINE, out / MACHINE)
         write_report(out)

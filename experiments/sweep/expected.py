@@ -9,6 +9,8 @@ from ...cython_src.lowering.lower import lower, own_plan
 from ...cython_src.lowering.options import describe, plan_options
 from ...cython_src.networks.registry import get_network
 from ...cython_src.plan.dependences import record_graph
+from ...forkjoin.executor import JOBLIB_WAKES_NS
+from ...forkjoin.models import JOBLIB
 from ..machine.environment import collect, environment_id
 from ..results.rows import Loop, PlanRow
 from ..subjects.memory import allowed_bytes, format_bytes, memory_bounds
@@ -62,6 +64,8 @@ def expected_duration_s(configuration: Configuration, plan_rows: Mapping[str, Pl
         plan = plan_rows[point.plan_id]
         fits = sum(plan.memory_bytes.values()) <= allowed
         step_s = fits * plan.flops / (GUESSED_FLOPS_PER_S * point.threads)
+        if point.model.model is JOBLIB and point.threads > 1:  # most loops wait for its next look for results
+            step_s += fits * len(plan.loops) * JOBLIB_WAKES_NS * 1e-9
         sample_s = STARTUP_S + step_s * measure.check_iterations + max(min(measure.warmup_s, 0.3), 2 * step_s)
         sample_s = min(sample_s + max(measure.target_s, 4 * measure.least_rounds * step_s), measure.time_limit_s)
         profile_s = min(STARTUP_S + max(measure.target_s, 6 * step_s), measure.time_limit_s)

@@ -113,5 +113,6 @@ def run_in_node(program: Path, folder: Path, limit_s: float) -> dict:
         subprocess.run(command, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT, timeout=limit_s)
     lines = console.read_text(errors="replace").splitlines()
     if "ended with 0" not in lines:
-        raise RuntimeError("\n".join(["the program in the node failed, or took too long:", *lines[-100:]]))
+        other = [line for line in lines if line[:1] != ">"]
+        raise RuntimeError("\n".join(["the program in the node failed, or took too long:", *other[-100:]]))
     return {key: value for line in lines if line[:1] == ">" for key, value in json.loads(line[1:]).items()}

@@ -19,10 +19,11 @@ from forktask.cython_src.plan.builder import PlanBuilder
 from forktask.cython_src.plan.model import Block, update, write
 from forktask.experiments.machine.info import format_page
 from forktask.experiments.machine.numa import bytes_by_node, memory_nodes, set_memory_policy
-from forktask.experiments.machine.topology import PLACES, available_cpus, cpu_order
+from forktask.experiments.machine.proc import read_fields
+from forktask.experiments.machine.topology import PLACES, available_cpus, cpu_order, parse_cpu_list
 from forktask.experiments.results.folder import read_results
-from forktask.experiments.results.rows import SampleRow, values_of
-from forktask.experiments.subjects.models import built_models, make_executor
+from forktask.experiments.results.rows import ProfileRow, SampleRow, values_of
+from forktask.experiments.subjects.models import built_models, make_executor, parse_model, process_environment
 
 MOVE_PAGES = 279  # number of the system call on x86_64
 PAGE = 4096
@@ -35,13 +36,15 @@ def say(**result):
 
 
 def look(operands, attributes, bounds, iteration):
-    """Kernel that notes where its thread may run. Sleeping lets other threads come."""
-    seen[threading.get_native_id()] = sorted(os.sched_getaffinity(0))
+    """Kernel that notes where the system lets its thread run: nOS-V answers sched_getaffinity() itself, and otherwise.
+    Sleeping lets other threads come."""
+    status = read_fields(Path("/proc/thread-self/status"), ":")
+    seen[threading.get_native_id()] = parse_cpu_list(status["Cpus_allowed_list"])
     time.sleep(0.005)
 
 
-def pinning():
-    """Where the threads of each model are, by places and bind."""
+def pinning(hows, *models):
+    """Where the threads of models are, by places and bind."""
     register(KernelSpec(name="test_look", operands=("out",), integers=(), bounds=("i",), reference=look))
     builder = PlanBuilder("looking")
     builder.buffer("out", (BLOCKS,), role="statistic")
@@ -49,16 +52,16 @@ def pinning():
         blocks = [Block((i,), (update("out", (i, i + 1)),)) for i in range(BLOCKS)]
         builder.loop(f"step{step}", "test_look", {"out": "out"}, blocks)
     bound, result = bind(builder.build(), target="numpy"), {}
-    for places in (*PLACES, "9,0,4-5"):
-        for bind_ in ("close", "spread"):
-            cpus = cpu_order(THREADS, places=places, bind=bind_)
-            for model in built_models():
-                own = cpus[:1] if model == "serial" else cpus
-                with make_executor(model, len(own), cpus=own) as executor:
-                    executor.prepare(bound)
-                    seen.clear()
-                    executor.run(1)
-                result[f"{places} {bind_} {model}"] = [own, sorted(seen.values())]
+    for how in hows.split(";"):
+        places, bind_ = how.split()
+        cpus = cpu_order(THREADS, places=places, bind=bind_)
+        for model in models:
+            own = cpus[:1] if model == "serial" else cpus
+            with make_executor(model, len(own), cpus=own) as executor:
+                executor.prepare(bound)
+                seen.clear()
+                executor.run(1)
+            result[f"{how} {model}"] = [own, sorted(seen.values())]
     return result
 
 
@@ -122,10 +125,22 @@ def info():
     return {"info": text["environment"], "page": format_page(text)}
 
 
-def in_child(what, *arguments):
+def in_child(what, *arguments, **variables):
     """What a function of this file returns in a process of its own."""
     command = [sys.executable, "-P", __file__, what, *arguments]
-    return json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout)
+    done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True, env={**os.environ, **variables})
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def pinning_of_all():
+    """Where the threads of every model are; a runtime to preload starts once in a process, so that it has two ways."""
+    hows = [f"{places} {bind_}" for places in (*PLACES, "9,0,4-5") for bind_ in ("close", "spread")]
+    preloads = {model: process_environment(parse_model(model)) for model in built_models()}
+    result = in_child("pinning", ";".join(hows), *(model for model, preload in preloads.items() if not preload))
+    for model, preload in preloads.items():
+        for how in ("numa close", "9,0,4-5 close") if preload else ():
+            result |= in_child("pinning", how, model, **preload)
+    return result
 
 
 def in_cpuset():
@@ -148,13 +163,15 @@ def main():
     Path("/sys/kernel/mm/transparent_hugepage/enabled").write_text("never")
     say(here=in_child("here"), cpuset=in_cpuset())
     say(pages={policy: in_child("pages", policy) for policy in ("interleave", "first_touch", "node0")})
-    say(pinning=in_child("pinning"))
+    say(models=built_models(), pinning=pinning_of_all())
     say(**info())
-    plan = ("--network", "lenet5", "--batch", "16", "--threads", "4", "--models", "forkjoin,taskiter", "--no-profile")
+    plan = ("--network", "lenet5", "--batch", "16", "--threads", "4", "--models", "forkjoin,taskiter")
     place = ("--places", "numa", "--memory-policy", "first_touch")
     forktask("compare", *plan, *place, "--quick", "--no-report", "--out", "/tmp/compare")
-    rows = read_results("/tmp/compare").of(SampleRow)
-    say(rows=[{name: value for name, value in values_of(row).items() if name in ("cpus", "pages")} for row in rows])
+    results = read_results("/tmp/compare")
+    rows = map(values_of, results.of(SampleRow))
+    say(rows=[{name: value for name, value in row.items() if name in ("cpus", "pages")} for row in rows])
+    say(remote=[row.remote_bytes for row in results.of(ProfileRow)])
     for cpu in (6, 7):
         Path(f"/sys/devices/system/cpu/cpu{cpu}/online").write_text("0")
     say(unplugged=in_child("here"), page_unplugged=info()["page"])

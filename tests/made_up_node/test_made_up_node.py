@@ -8,7 +8,7 @@ from made_up_node.emulator import CPUS_OF_NODE, NODES, run_in_node
 pytestmark = [pytest.mark.made_up_node, pytest.mark.timeout(1200)]
 
 CPUS = NODES * CPUS_OF_NODE
-LIMIT_S = 1000.0  # two slow cores take two minutes
+LIMIT_S = 1000.0  # two slow cores take three minutes
 
 
 @pytest.fixture(scope="module")
@@ -51,7 +51,7 @@ PLACED = {
 def test_every_models_threads_are_where_places_and_bind_say(found):
     """Check the CPUs of all workers of every model, as the kernel showed them while blocks ran."""
     models = {key.split()[2] for key in found["pinning"]}
-    assert {"forkjoin", "taskiter", "openmp_tasks", "joblib"} <= models
+    assert {"forkjoin", "taskiter", "openmp_tasks", "joblib"} <= models == {*found["models"]}
     assert {key.rpartition(" ")[0] for key in found["pinning"]} == {*PLACED}
     for key, (requested, seen) in found["pinning"].items():
         how, _, model = key.rpartition(" ")
@@ -78,13 +78,17 @@ def test_pages_lie_where_the_policy_says(found):
 
 
 def test_measuring_processes_are_placed(found):
-    """Check CPUs and pages in the rows of a comparison on four nodes by first touch."""
+    """Check CPUs, pages and bytes from other nodes in the rows of a comparison on four nodes by first touch."""
     assert len(found["rows"]) == 2
     for row in found["rows"]:
         assert row["cpus"] == PLACED["numa close"]
         assert (row["pages"]["policy"], row["pages"]["error"]) == ("first_touch", "")
         assert {*row["pages"]["bytes_by_node"]} == {*map(str, range(NODES))}
         assert 0 < row["pages"]["remote_share"] < 1
+    assert len(found["remote"]) == 2
+    for by_kernel in found["remote"]:
+        assert all(0 <= remote <= total for total, remote in by_kernel.values())
+        assert sum(remote for _, remote in by_kernel.values()) > 0
 
 
 def test_a_cpuset_bounds_cpus_and_nodes(found):

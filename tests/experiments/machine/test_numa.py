@@ -111,6 +111,10 @@ def test_the_remote_share_is_that_of_a_static_schedule(monkeypatch):
     for nodes, expected in (([0, 0, 0, 0], 0.5), ([0, 1, 1, 0], 0.0), ([0, 1, 0, 1], 0.5), ([-1] * 4, None)):
         monkeypatch.setattr(numa, "nodes_of_pages", lambda arrays, nodes=nodes: (pages, np.array(nodes, np.int32)))
         assert numa.remote_share(plan, arrays, [3, 7]) == expected
+    monkeypatch.setattr(numa, "nodes_of_pages", lambda arrays: (pages, np.array([0, 2, 2, -1], np.int32)))
+    by_kernel = numa.remote_bytes(plan, arrays, np.array([[0, 0], [0, 2], [1, 2], [1, 2]]))  # four passes, two tasks
+    page = numa.PAGE_BYTES
+    assert by_kernel == {"hash_chain": (3 * page, page * (2 / 4 + 1 / 4 + 1 / 4))}
     monkeypatch.setattr(numa, "nodes_of_pages", lambda arrays: (pages, np.zeros(4, np.int32)))
     assert numa.remote_share(plan, arrays, [7, 7]) == 1.0 and numa.remote_share(plan, arrays, [3]) == 0.0
 

@@ -62,10 +62,10 @@ def test_p_and_e_cores_are_two_kinds(tmp_path, said):
     assert [kind["cpus"] for kind in core_kinds(topology, range(8))] == [order[:2], order[2:6], order[6:]]
 
 
-# Two clusters of five slow and five fast cores each, with a last-level cache each; one core is chosen for its clock.
-SPARK_SPEED = ([420] * 5 + [997, 1010, 1010, 1015, 1015]) * 2
+# Two clusters of five slow and five fast cores each, with a last-level cache each, as a DGX Spark says of itself.
+SPARK_SPEED = [718] * 5 + [997] * 5 + [731] * 5 + [1017] * 4 + [1024]
 SPARK = (
-    topology_files({c: (0, 0, str(c)) for c in range(20)}, capacity=[*SPARK_SPEED[:19], 1024])
+    topology_files({c: (0, 0, str(c)) for c in range(20)}, capacity=SPARK_SPEED)
     | caches([(8, range(10), "0-9\n"), (16, range(10, 20), "10-19\n")])
 )  # fmt: skip
 
@@ -75,7 +75,7 @@ def test_kinds_end_at_a_gap_and_advice_keeps_several_cpus(tmp_path):
     environment = collect(write_tree(tmp_path / "spark", SPARK))
     assert [kind["text"] for kind in environment["core_kinds"]] == [
         "10 CPUs of capacity 1024 (5-9,15-19)",
-        "10 CPUs of capacity 420 (0-4,10-14)",
+        "10 CPUs of capacity 731 (0-4,10-14)",
     ]
     assert environment["last_level_cache_bytes"] == 24 * MIB
     phone = {c: (0, 0, str(c)) for c in range(8)}
@@ -178,6 +178,14 @@ def test_a_cpu_that_one_may_run_on_is_online(tmp_path):
     assert topology["online"] == [0, 1, 8, 9]
     assert cpu_order(2, [8, 9], root=root) == [8, 9] and core_counts([8, 9], root=root) == (1,)
     assert len(core_kinds(topology, [8, 9])) == 1
+
+
+def test_an_old_kernel_without_a_list_of_cpus_is_read(tmp_path):
+    """Check that CPUs with a place are online, one without is not, and what else is named like a CPU."""
+    files = {path: text for path, text in topology_files(TWO_SOCKETS).items() if not path.endswith("online")}
+    files |= {f"{CPU}/cpu8/online": "0\n", f"{CPU}/cpu0x/topology/core_id": "0\n"}
+    topology = read_topology(write_tree(tmp_path, files))
+    assert (topology["online"], topology["cores"], topology["sockets"]) == ([*range(8)], 4, 2)
 
 
 def test_cores_means_cores(tmp_path):

@@ -1,6 +1,10 @@
 """Counters of blocks: which kernel and thread an event belongs to, what the kernel refuses, names, and the report."""
 
+import contextlib
+import errno
 import mmap
+import os
+import resource
 
 import numpy as np
 import pytest
@@ -11,10 +15,12 @@ from forktask.cython_src.binding.bind import bind
 from forktask.cython_src.errors import UsageError
 from forktask.cython_src.plan.builder import PlanBuilder
 from forktask.cython_src.plan.model import Block, update
-from forktask.experiments.analysis.counters import block_counts, block_sentences
+from forktask.experiments.analysis.counters import block_counts, block_sentences, remote_rows
+from forktask.experiments.machine import numa
 from forktask.experiments.machine.perf_counters import MOST_EVENTS, PerfCounters, block_events
 from forktask.experiments.report.rendering import render_text
 from forktask.experiments.report.sections import build as report_of
+from forktask.experiments.sampling import profile
 from forktask.experiments.sampling.profile import count_blocks
 from forktask.experiments.subjects.models import parse_model
 from forktask.experiments.subjects.subject import build
@@ -47,7 +53,7 @@ def plan():
     return builder.build()
 
 
-@pytest.mark.parametrize("model", ["serial", "forkjoin", "taskiter", "tasks"])
+@pytest.mark.parametrize("model", ["serial", "forkjoin", "taskiter", "taskiter:unroll=4:slots=2", "tasks"])
 def test_events_go_to_the_kernel_and_thread_that_caused_them(model):
     """Check page faults, of which the number is known, by kernel and thread, and that counting changes no result and
     leaves the plan as it was."""
@@ -61,13 +67,32 @@ def test_events_go_to_the_kernel_and_thread_that_caused_them(model):
         assert counts == {"by_kernel": {}, "by_thread": [], "error": refused}
         return
     count_blocks(job, bound, PASSES)
-    assert (bound.arrays["cells"] == 2 * 2 * (PASSES + 1)).all()
+    assert (bound.arrays["cells"] == 2 * 2 * (PASSES + 1) * spec.option("unroll", 1)).all()
     faults = {name: each["page_faults"] for name, each in counts["by_kernel"].items()}
     assert 2 * PAGES <= faults["test_new_pages"] < 3 * PAGES and faults["test_no_pages"] < PAGES
     each = [of_thread["page_faults"] for of_thread in counts["by_thread"]]
     assert len(each) == threads and sum(each) == pytest.approx(sum(faults.values()))
     if model == "forkjoin":  # blocks 0 and 1 are one thread's, 2 and 3 the other's
         assert min(each) >= PAGES
+
+
+def test_a_thread_that_may_open_no_counter_is_not_one_without_events():
+    """Check the reason where a process may open no more files, as many threads with many events make it."""
+    job = {"model": parse_model("forkjoin"), "threads": 2, "cpus": None, "counters": ["page_faults"]}
+    bound, limit, files = bind(plan(), target="numpy"), resource.getrlimit(resource.RLIMIT_NOFILE), []
+    expected = count_blocks(job, bound, 1)["error"] or os.strerror(errno.EMFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (200, limit[1]))
+    try:
+        with contextlib.suppress(OSError):
+            while True:
+                files.append(os.open(os.devnull, os.O_RDONLY))
+        os.close(files.pop())
+        counts = count_blocks(job, bound, 1)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, limit)
+        for file in files:
+            os.close(file)
+    assert counts == {"by_kernel": {}, "by_thread": [], "error": expected}
 
 
 def test_compiled_kernels_leave_the_same_bits_while_they_are_counted():
@@ -83,6 +108,32 @@ def test_compiled_kernels_leave_the_same_bits_while_they_are_counted():
         for each in (*counts["by_kernel"].values(), *counts["by_thread"]):
             assert each["task_clock_ns"] >= 0 and (counts["error"] or each["cycles"] >= 0)
     assert all(np.array_equal(weights["serial"][name], own) for name, own in weights["taskiter"].items())
+
+
+def test_a_profile_says_which_kernels_ran_away_from_their_data(monkeypatch):
+    """Check bytes by kernel where each worker is on a node of its own and one of them has all pages, and the table."""
+    monkeypatch.setattr(profile, "places_of", lambda cpus: [(0, node, -1, node) for node, _ in enumerate(cpus)])
+    monkeypatch.setattr(numa, "nodes_of_pages", one_node)
+    job = {"model": parse_model("forkjoin"), "threads": 2, "cpus": None, "target_s": 0.01, "memory_nodes": [0, 1]}
+    bound = bind(plan(), target="numpy")
+    assert profile.measure_profile(job, bound)["remote_bytes"] is None  # threads roam
+    cpus = [min(os.sched_getaffinity(0))] * 2
+    result = profile.measure_profile({**job, "cpus": cpus}, bound)["remote_bytes"]
+    assert result == dict.fromkeys(("test_new_pages", "test_no_pages"), (16.0, 8.0))
+    rows = synthetic_rows(models=("serial", "taskiter"), threads=(2,))
+    for row in rows:
+        if row["kind"] == "profile":
+            row["remote_bytes"] = {"conv": [16e6, 4e6 * (1 + row["repetition"])], "idle": [0, 0]}
+    sweep = sweep_of(rows)
+    (own,) = (row for row in remote_rows(sweep, next(iter(sweep.plans))) if str(row["model"]) == "taskiter")
+    assert (own["kernel"], own["bytes"], own["share"]) == ("conv", 16e6, 0.5)
+    assert "Blocks that ran where their data were not" in render_text(report_of(sweep), whole=True)
+
+
+def one_node(arrays):
+    """The pages of arrays, all on node 0."""
+    pages = np.unique([page for array in arrays for page in range(*numa._pages(array))]).astype(np.uint64)
+    return pages, np.zeros(len(pages), np.int32)
 
 
 def test_names_of_events():

@@ -141,16 +141,17 @@ def test_who_takes_part_is_here():
 
 
 def test_a_stage_fits_its_first_generation_into_the_budget(monkeypatch, tmp_path):
-    """Check that little time leaves out numbers of threads first, then the models of others; and that a stage that goes
-    on keeps what it had."""
+    """Check that little time leaves out joblib first, then numbers of threads and the models of others, and the stage
+    where none would be left for all; and that a stage that goes on keeps what it had."""
     monkeypatch.setattr(stages, "core_counts", lambda: (1, 2))
     monkeypatch.setattr(stages, "surveyed_models", lambda: [*stages.DEFAULT_MODELS, "openmp_tasks"])
     stage = Stage("gpt2_small", "", 1.0, {"network": ("gpt2_small",), "batch": (4,)})
     result = []
-    for budget_s in (1000.0, 45.0, 1.0):
-        grid = stages.fitting(stage, budget_s, tmp_path).grid
-        result.append((tuple(grid.threads), "openmp_tasks" in map(str, grid.models)))
-    assert result == [((1, 2), True), ((2,), True), ((2,), False)]
+    for budget_s in (1000.0, 100.0, 45.0, 1.0):
+        grid = stages.fitting(stage, budget_s, 1000.0, tmp_path).grid
+        result.append((tuple(grid.threads), *(name in map(str, grid.models) for name in ("joblib", "openmp_tasks"))))
+    assert result == [((1, 2), True, True), ((1, 2), False, True), ((2,), False, True), ((2,), False, False)]
+    assert stages.fitting(stage, 1.0, 2.0, tmp_path) is None
     write_rows(tmp_path, synthetic_rows())
-    grid, config = stages.fitting(stage, 1000.0, tmp_path).grid, read_results(tmp_path).run.config
+    grid, config = stages.fitting(stage, 1000.0, 1000.0, tmp_path).grid, read_results(tmp_path).run.config
     assert (list(map(str, grid.models)), list(grid.threads)) == (config["models"], config["threads"])
