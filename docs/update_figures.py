@@ -23,7 +23,7 @@ from matplotlib.figure import Figure
 
 from forktask.cython_src.errors import UsageError
 from forktask.cython_src.typed_text import format_bytes
-from forktask.experiments.analysis.estimates import MIN_GENERATIONS, NOT_USABLE, UNDECIDED
+from forktask.experiments.analysis.estimates import NOT_USABLE
 from forktask.experiments.analysis.factorial import effect_table
 from forktask.experiments.analysis.interference import interference_table
 from forktask.experiments.analysis.load import load
@@ -335,8 +335,9 @@ def measured(sweep: Sweep) -> str:
     rows = sorted((row for (plan_id, _), row in points.items() if plan_id == first), key=lambda row: row["time_s"])
     environment, folder = sweep.environment, sweep.folder
     most = max(row["generations"] for row in points.values())
+    least = min(row["generations"] for row in points.values())
     about = (
-        f"Verdicts hold {scope(sweep)} of {plural(most, 'generation')}. Blocks, "
+        f"Verdicts hold {scope(sweep)} of {f'{least} to ' * (least < most)}{plural(most, 'generation')}. Blocks, "
         f"{'; '.join(f'{name}: {text}' for name, (_, text) in blocks.items())}. {machine_of(environment)}, "
         f"{threads} threads, {sweep.run.created[:10]}, commit {environment['build']['commit'][:12]}. "
         f"{conditions_of(folder)} Measured with `forktask run "
@@ -460,13 +461,12 @@ def speeds(sweep: Sweep, axes: list[Column], further: list[Column]) -> list[str]
 
 
 def ratio_text(row: dict) -> str:
-    """Return a ratio with its interval and verdict, or with the generations that it rests on where these are too few;
+    """Return a ratio with its interval and verdict, or with what a verdict lacks;
     empty for the model that others are compared with."""
     if not row["verdict"]:
         return ""
     limits = interval(row["ratio_low"], row["ratio_high"], 3, JUDGED_AT)
-    few = row["verdict"] == UNDECIDED and row["generations"] < MIN_GENERATIONS
-    text = f"({row['generations']} of {MIN_GENERATIONS} generations)" if few else row["verdict"]
+    text = f"({row['lacks']})" if row["lacks"] else row["verdict"]
     return " ".join(filter(None, [f"{row['ratio']:.3f}", limits, text]))
 
 

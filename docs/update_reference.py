@@ -145,6 +145,7 @@ COLUMNS = {
         "reference": "the quickest fork-join model of the same plan and threads",
         "ratio": "time over that of the reference",
         "verdict": "faster, slower, same or undecided",
+        "lacks": "what a verdict would take, where generations or undisturbed rounds are too few",
         "peak_bytes": "most memory that was resident in the process",
         "planned_bytes": "bytes of all buffers of the plan",
         "timed": "how phases are timed: wall, or busy (in blocks, mean over threads)",

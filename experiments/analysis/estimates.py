@@ -32,7 +32,7 @@ from typing import Any, Generic, TypeVar
 import numpy as np
 
 from ..results.turns import Turn
-from ..tables.numbers import EQUIVALENCE_BAND, beside, plural
+from ..tables.numbers import EQUIVALENCE_BAND, beside
 
 FASTER, SLOWER, SAME, UNDECIDED = "faster", "slower", "same", "undecided"
 NOT_USABLE = "not usable"  # in place of a verdict on a time that must not be used
@@ -408,6 +408,13 @@ def verdict(time_ratio: Estimate, band: float = EQUIVALENCE_BAND) -> str:
     return (FASTER if time_ratio.high < 1 else SLOWER) + f", by less than {100 * band:g} %" * little
 
 
+def lacking(time_ratio: Estimate) -> str:
+    """Say what a ratio has too few of for a verdict: "5 of 6 generations", "9 of 12 undisturbed rounds"; or nothing."""
+    if not time_ratio.known:
+        return f"{time_ratio.count} of {MIN_GENERATIONS} generations"
+    return "" if time_ratio.enough else f"{time_ratio.rounds} of {time_ratio.needed} undisturbed rounds"
+
+
 def exceeds(time_ratio: Estimate, limit: float) -> bool | None:
     """Judge whether a ratio is above a limit: where its interval lies beyond it or within; else None."""
     if not time_ratio.enough or time_ratio.low <= limit < time_ratio.high:
@@ -427,11 +434,9 @@ def generations_to_go(time_ratio: Estimate, limit: float) -> int | None:
 
 def amount(time_ratio: Estimate, band: float = EQUIVALENCE_BAND) -> str:
     """Say by how much a time differs from another: "0.4 to 1.2 %", "within 2 %", "-0.8 to +3.0 %" of what is undecided;
-    or how many generations an answer takes."""
-    if not time_ratio.known:
-        return f"{time_ratio.count} of {MIN_GENERATIONS} generations"
-    if not time_ratio.enough:
-        return f"not decided: {plural(time_ratio.rounds, 'undisturbed round')}, {time_ratio.needed} are needed"
+    or what `lacking` says."""
+    if missing := lacking(time_ratio):
+        return missing
     low, high = 100 * (time_ratio.low - 1), 100 * (time_ratio.high - 1)
     answer, limits = verdict(time_ratio, band), [0.0, 100 * (1 - 1 / (1 + band)), 100 * band]
     if answer == SAME:

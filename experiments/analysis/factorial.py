@@ -21,7 +21,7 @@ import pandas as pd
 
 from ..subjects.models import CREATIONS, PLACEMENTS, model_of_factors
 from .estimates import NOTHING
-from .speeds import interval_columns, is_usable, judged
+from .speeds import interval_columns, is_usable, verdict_columns
 from .sweep import Point, Sweep, kept
 
 BARRIERS = ("loop", "iteration", "none")
@@ -145,7 +145,7 @@ def effect_table(sweep: Sweep) -> pd.DataFrame:
                     "low": estimate.low,
                     "high": estimate.high,
                     "share": math.log(estimate.value) / whole if kind == "attribution" and whole else math.nan,
-                    "verdict": judged(sweep, estimate, *of_point) if of_point else "",
+                    **verdict_columns(sweep, estimate, *of_point),
                     "usable": all(is_usable(sweep, point) for point in of_point),
                     "note": "" if of_point else "cannot be told: eager x partitioned cannot exist",
                 }

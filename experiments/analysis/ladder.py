@@ -65,7 +65,7 @@ def ladder_table(sweep: Sweep, plan_id: str) -> pd.DataFrame:
                 "takes": _takes(above, model),
                 **interval_columns("above", ratio),
                 "above_verdict": judged(sweep, ratio, *pair) if above else "",
-                **{name: row[name] for name in ("ratio", "ratio_low", "ratio_high", "verdict")},
+                **{name: row[name] for name in ("ratio", "ratio_low", "ratio_high", "verdict", "lacks")},
             }
         )
         above = model

@@ -10,7 +10,7 @@ import pandas as pd
 from ...cython_src.errors import UsageError
 from ..subjects.models import SERIAL, ModelSpec
 from ..tables.numbers import plural
-from .estimates import MIN_SESSIONS, NOT_USABLE, NOTHING, Estimate, verdict
+from .estimates import MIN_SESSIONS, NOT_USABLE, NOTHING, UNDECIDED, Estimate, lacking, verdict
 from .names import GRANULARITY, INTERFERENCE, NETWORK, model_rank, plan_beside, value_text
 from .sweep import Point, Sweep, kept
 
@@ -57,8 +57,8 @@ def speed_table(sweep: Sweep) -> pd.DataFrame:
     Columns: every field of the plan's record (network, batch, phase, and the other options), plan_id, model, threads,
     sessions, generations, rounds, time_s (typical time), low_s, high_s (95 % interval), fill_s, speedup, speedup_low,
     speedup_high (over the best serial run of the problem), efficiency, efficiency_low, efficiency_high, reference
-    (model), ratio, ratio_low, ratio_high (time / reference's time), verdict, usable (see `is_usable`). NaN and "" where
-    there is nothing to compare with; a GPU's models have no efficiency.
+    (model), ratio, ratio_low, ratio_high (time / reference's time), verdict, lacks (see `verdict_columns`), usable (see
+    `is_usable`). NaN and "" where there is nothing to compare with; a GPU's models have no efficiency.
     """
     rows = []
     for point in sweep.points():
@@ -87,7 +87,7 @@ def speed_table(sweep: Sweep) -> pd.DataFrame:
                 **interval_columns("efficiency", NOTHING if gpu else speedup.divided_by(threads)),
                 "reference": reference or "",
                 **interval_columns("ratio", ratio),
-                "verdict": judged(sweep, ratio, point, sweep.times.fastest(forms)) if reference else "",
+                **verdict_columns(sweep, ratio, *((point, sweep.times.fastest(forms)) if reference else ())),
                 "usable": is_usable(sweep, point),
             }
         )
@@ -114,6 +114,13 @@ def judged(sweep: Sweep, ratio: Estimate, *points: Point) -> str:
         return NOT_USABLE
     few = sweep.sessions >= MIN_SESSIONS > ratio.sessions and ratio.known
     return verdict(ratio) + f", in {plural(ratio.sessions, 'session')}" * few
+
+
+def verdict_columns(sweep: Sweep, ratio: Estimate, *points: Point) -> dict[str, str]:
+    """Return the columns of a verdict: verdict, as `judged` gives it, and lacks: what it would take where there is
+    none; both empty without points."""
+    text = judged(sweep, ratio, *points) if points else ""
+    return {"verdict": text, "lacks": lacking(ratio) if text == UNDECIDED else ""}
 
 
 def scope(sweep: Sweep) -> str:
@@ -158,8 +165,8 @@ def own_best_table(sweep: Sweep) -> pd.DataFrame:
     """Return each model at its own best granularity, for problems measured at several.
 
     Columns: problem, threads, model, granularity, plan_id, time_s, speedup, reference,
-    reference_granularity, ratio, ratio_low, ratio_high, verdict. The reference is the best fork-join form at its own
-    best granularity. Choosing the best of several by the same samples flatters each side a little.
+    reference_granularity, ratio, ratio_low, ratio_high, verdict, lacks. The reference is the best fork-join form at
+    its own best granularity. Choosing the best of several by the same samples flatters each side a little.
     """
     speeds = speed_table(sweep).copy()
     rows = []
@@ -183,7 +190,7 @@ def own_best_table(sweep: Sweep) -> pd.DataFrame:
                     "reference": reference["model"] if comparable else "",
                     "reference_granularity": reference["granularity"] if comparable else "",
                     **interval_columns("ratio", ratio),
-                    "verdict": judged(sweep, ratio, point, sweep.times.fastest(forms)) if comparable else "",
+                    **verdict_columns(sweep, ratio, *((point, sweep.times.fastest(forms)) if comparable else ())),
                 }
             )
     rows.sort(key=lambda r: (r["problem"], r["threads"], model_rank(r["model"])))
@@ -206,7 +213,7 @@ def axis_table(sweep: Sweep) -> pd.DataFrame:
     have a table of their own (`interference_table`): neither is compared here.
 
     Columns: axis, plan_id, baseline_plan_id, problem (of the baseline), granularity, model, threads, value, baseline
-    (values of the axis), time_s, ratio, ratio_low, ratio_high, verdict.
+    (values of the axis), time_s, ratio, ratio_low, ratio_high, verdict, lacks.
     """
     rows = []
     for axis in (a for a in sweep.axes if a not in ("network", INTERFERENCE)):
@@ -237,7 +244,7 @@ def axis_table(sweep: Sweep) -> pd.DataFrame:
                             "baseline": value_text(first),
                             "time_s": sweep.typical_time(point).value,
                             **interval_columns("ratio", ratio),
-                            "verdict": judged(sweep, ratio, point, first_point),
+                            **verdict_columns(sweep, ratio, point, first_point),
                         }
                     )
     return pd.DataFrame(rows)

@@ -26,10 +26,12 @@ from ..tables.numbers import JUDGED_AT, interval, number, percent, percent_inter
 
 MODEL = Column("model", lambda r: model_label(r["model"]))
 THREADS = count_column("threads")
-ROUNDS = Column("rounds, generations, sessions", lambda r: f"{r['rounds']}, {r['generations']}, {r['sessions']}", True)
+ROUNDS = Column(
+    "rounds, generations, sessions", lambda r: f"{r['rounds'] or 0}, {r['generations']}, {r['sessions']}", True
+)
 PLAN = text_column("plan_name", "plan")
 PROBLEM = text_column("problem")
-VERDICT = text_column("verdict")
+VERDICT = Column("verdict", lambda r: r["verdict"] + f" ({r['lacks']})" * bool(r["lacks"]))
 POINT = (MODEL, THREADS)
 AGAINST_JOIN = (*ratio_columns("time / fork-join"), VERDICT)
 
@@ -40,7 +42,7 @@ ANSWER = (
     text_column("amount", "by how much"),
     Column("times", lambda r: _two_times(r["time_s"], r["reference_s"]), True),
     percent_column("apart", "sessions apart", 1),
-    *map(count_column, ("generations", "sessions")),
+    ROUNDS._replace(heading="rounds, gen., sessions"),  # fits a terminal
 )
 SPEED = (
     *POINT,
@@ -240,7 +242,7 @@ EFFECT = (
     number_column("ratio", "time after / before", 3),
     Column("95% interval", lambda r: interval(r["low"], r["high"], 3, JUDGED_AT), True),
     percent_column("share", "share"),
-    Column("verdict", lambda r: r["verdict"] + r["note"]),
+    Column("verdict", lambda r: VERDICT.text(r) + r["note"]),
     USABLE,
 )
 INTERFERENCE = (

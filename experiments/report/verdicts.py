@@ -10,7 +10,7 @@ from typing import Any
 from ..analysis.estimates import UNDECIDED, amount
 from ..analysis.names import model_label
 from ..analysis.questions import ModelAndThreads, questions
-from ..analysis.speeds import best_serial, interval_columns, is_usable, judged, scope
+from ..analysis.speeds import best_serial, interval_columns, is_usable, scope, verdict_columns
 from ..analysis.sweep import Point, Sweep, kept
 from ..results.turns import cores_text
 from ..subjects.models import SERIAL
@@ -28,7 +28,7 @@ def answers(sweep: Sweep) -> list[dict[str, Any]]:
     list of dict
         plan_id, plan, question, label, against (the figure that shows the row: "forkjoin", "peers" or none), model,
         reference, threads, time_s, reference_s, sessions, generations, rounds, apart (of sessions, in logarithms),
-        ratio, ratio_low, ratio_high, verdict, usable, amount.
+        ratio, ratio_low, ratio_high, verdict, lacks, usable, amount.
     """
     return [row for plan_id in sweep.plan_ids() for row in _of_plan(sweep, plan_id)]
 
@@ -65,7 +65,7 @@ def _row(sweep: Sweep, point: Point, references: Sequence[Point], what: str, aga
         "rounds": ratio.rounds,
         "apart": ratio.apart,
         **interval_columns("ratio", ratio),
-        "verdict": judged(sweep, ratio, point, reference),
+        **verdict_columns(sweep, ratio, point, reference),
         "usable": usable,
         "amount": amount(ratio) if usable or not ratio.enough else "",
     }

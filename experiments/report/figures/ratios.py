@@ -13,7 +13,7 @@ from ...analysis.estimates import EQUIVALENCE_BAND
 from ...analysis.interference import interference_table
 from ...analysis.names import INTERFERENCE, model_label
 from ...analysis.nodes import sweep_on
-from ...analysis.speeds import estimate_of, interval_columns, is_usable, judged, with_usable
+from ...analysis.speeds import estimate_of, interval_columns, is_usable, verdict_columns, with_usable
 from ...analysis.sweep import Sweep, kept
 from ..verdicts import answers
 from ..words import blocks_text
@@ -75,7 +75,7 @@ def _below_each_other(sweep: Sweep, table: pd.DataFrame, label: str, widest: flo
 @kept
 def node_rows(sweep: Sweep, plan_id: str) -> list[dict[str, Any]]:
     """Return a row for each contestant of a plan and each node: node, label, model, threads, reference, generations,
-    ratio, ratio_low, ratio_high, verdict, usable; the node "" is all of them together."""
+    ratio, ratio_low, ratio_high, verdict, lacks, usable; the node "" is all of them together."""
     shown = [row for row in _answers(sweep, "forkjoin") if row["plan_id"] == plan_id]
     result = [{**row, "node": ""} for row in shown] if len(sweep.nodes) > 1 else []
     for node in sweep.nodes if result else ():
@@ -85,8 +85,7 @@ def node_rows(sweep: Sweep, plan_id: str) -> list[dict[str, Any]]:
             if all(point in there.turns for point in points):
                 ratio, usable = there.ratio(*points), all(is_usable(there, point) for point in points)
                 own = {"generations": ratio.count, **interval_columns("ratio", ratio), "usable": usable}
-                own["verdict"] = judged(there, ratio, *points)
-                result.append({**row, "node": node, **own})
+                result.append({**row, "node": node, **own, **verdict_columns(there, ratio, *points)})
     return result
 
 

@@ -82,7 +82,7 @@ def test_a_verdict_needs_undisturbed_rounds():
     loud = {turn for turn in points[0] if turn[0] or turn[2] == 5}
     few = Estimates(points, dict.fromkeys(points, loud)).ratio(2, 0)
     assert few.low > 1 and few.rounds == 5 and not few.enough
-    assert verdict(few) == "undecided" and amount(few) == "not decided: 5 undisturbed rounds, 16 are needed"
+    assert verdict(few) == "undecided" and amount(few) == "5 of 16 undisturbed rounds"
     assert estimates.exceeds(few, 1.1) is None and estimates.exceeds(few.inverse(), 1.1) is None
     assert Estimates(points, {1: loud}).ratio(2, 0).enough, (
         "what disturbs another contestant's turns counts for it alone"

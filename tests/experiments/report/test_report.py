@@ -13,13 +13,14 @@ from experiments.synthetic_results import report_rows, report_text, sweep_of, sy
 from forktask.cython_src.errors import UsageError
 from forktask.cython_src.networks.own import FUNCTION
 from forktask.experiments.analysis.accounting import accounting_table
+from forktask.experiments.analysis.estimates import Estimate
 from forktask.experiments.analysis.load import load
 from forktask.experiments.analysis.names import model_label
 from forktask.experiments.analysis.phases import summary_table
-from forktask.experiments.analysis.speeds import axis_table, own_best_table
+from forktask.experiments.analysis.speeds import axis_table, own_best_table, speed_table, verdict_columns
 from forktask.experiments.commands.main import main
 from forktask.experiments.report import figures, files, sections
-from forktask.experiments.report.columns import ACCOUNT
+from forktask.experiments.report.columns import ACCOUNT, VERDICT
 from forktask.experiments.report.exports import latex_tables
 from forktask.experiments.report.rendering import render_answers, render_text
 from forktask.experiments.report.verdicts import answers
@@ -287,6 +288,23 @@ def test_answers_are_those_of_the_tables():
     assert {row["amount"] for row in answers(few)} == {"3 of 6 generations"}
     one = sweep_of(synthetic_rows(models=("serial",), threads=(1,), repeats=3))
     assert answers(one) == []
+
+
+def test_tables_say_what_an_undecided_ratio_lacks():
+    """Check that no table has a bare ratio and "undecided": of few generations and of few undisturbed rounds it says
+    how many, and what is not decided for its interval lacks nothing; and that the table of answers has rounds."""
+    forms = {"options": ({}, {"weight_gradients": "chain"}), "slowdowns": (1.0, 1.0)}
+    few = sweep_of(synthetic_rows(models=("serial", "forkjoin", "taskiter"), repeats=3, **forms))
+    for table in (speed_table(few), axis_table(few)):
+        assert {*table["lacks"][table["verdict"] != ""]} == {"3 of 6 generations"}
+        assert {VERDICT.text(row) for row in table.to_dict("records")} <= {"", "undecided (3 of 6 generations)"}
+    text = render_text(sections.build(few))
+    assert not re.search(r"undecided(?! \(3 of 6 generations\)| +\d)", text.partition("One-time costs")[0])
+    assert "rounds, gen., sessions" in (shown := render_answers(sections.build(few))) and "6, 3, 1" in shown
+    point = (few.plan_ids()[0], parse_model("taskiter"), 2)
+    wide, loud = Estimate(1.0, 0.9, 1.1, 9, 18, 12), Estimate(0.8, 0.7, 0.9, 9, 8, 12)
+    lacks = [verdict_columns(few, ratio, point)["lacks"] for ratio in (wide, loud)]
+    assert lacks == ["", "8 of 12 undisturbed rounds"]
 
 
 @pytest.mark.parametrize("model", ["taskiter", "forkjoin"])
