@@ -151,7 +151,7 @@ def fitting(stage: Stage, budget_s: float, left_s: float, out: Path) -> Configur
     near, default = ([m for m in some if not parse_model(m).model.far_behind] for some in (models, DEFAULT_MODELS))
     choices = [(models, counts), (near, counts), (near, counts[-1:]), (default, counts[-1:])]
     if stage.name == "gpu":
-        choices = [(("serial", *DEFAULT_GPU_MODELS), (1,))]
+        choices = [(["serial", *DEFAULT_GPU_MODELS], (1,))]
     elif counts[-1] > AUTO_THREADS:
         axes["granularity"] = (f"threads={counts[-1]}",)
     if (out / SAMPLES).exists():
