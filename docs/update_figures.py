@@ -106,6 +106,8 @@ FIGURES = {
     "block_sessions": ("forest",),
     "chain_sessions": (),
     "fork_join_forms": (),
+    "fork_join_forms_gpt2": (),
+    "ladder_runtimes": ("forest",),
 }
 # Columns of the report's tables that the pages leave out.
 LEFT_OUT = ("least to most", "train loss", "valid loss", "valid error", "kind", "competing processes", "preemption")

@@ -45,6 +45,16 @@ def test_extras_hold_what_the_plain_package_does_without():
     assert not [name for name in of[""] if re.search("cuda|cupy|torch|pytest", name)]
 
 
+def test_the_container_installs_versions_that_are_written_down():
+    """Check that each package of a build, an installation and its tests has a version in `constraints.txt`."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    named = project["build-system"]["requires"] + project["project"]["dependencies"]
+    named += project["project"]["optional-dependencies"]["test"]
+    pinned = re.findall(r"^([\w-]+)==[\w.]+$", (ROOT / "constraints.txt").read_text(), re.MULTILINE)
+    assert {re.match(r"[\w-]+", name)[0] for name in named} <= {*pinned}
+    assert "ENV PIP_CONSTRAINT=/forktask/constraints.txt" in (ROOT / "Dockerfile").read_text()
+
+
 def test_one_build_is_for_all_processors_and_small():
     """Check that inner loops for any processor are there beside this one's, and that all take less than 40 MiB."""
     assert instruction_sets.available()[0] == "generic"
