@@ -129,14 +129,17 @@ def test_figures_are_drawn_again_from_results(update_figures, tmp_path):
 
 
 def test_samples_are_published_without_what_no_figure_needs(update_figures, tmp_path, monkeypatch):
-    """Check that large samples lose profiles, draw the same and name no host, and that too large ones are refused."""
+    """Check that large samples lose profiles, draw the same and name no host and no folder of a preloaded
+    library, and that too large ones are refused."""
     rows = [completed(row) for row in synthetic_rows(models=("serial", "taskiter"))]
     rows[0]["environment"] |= {"cpu": {"model": "AMD EPYC(R) 9"}, "topology": {"cores": 4}}
+    next(row for row in rows if row["kind"] == "sample")["variables"] = {"LD_PRELOAD": "/own/lib/a.so.1:/own/b.so"}
     write_rows(tmp_path / "out", rows)
     monkeypatch.setitem(update_figures.FIGURES, "lenet5", ("speedup",))
     whole = update_figures.publish("lenet5", tmp_path / "out", tmp_path / "results") / "samples.jsonl"
     assert whole.parent == tmp_path / "results" / "epyc_4_cores" / "lenet5"
     assert rows[0]["environment"]["node"]["host"] == "n0" and '"n0"' not in whole.read_text()
+    assert "a.so.1:b.so" in whole.read_text() and "/own" not in whole.read_text()
     assert len(whole.read_text().splitlines()) == len(rows)
     drawn = update_figures.drawn_bytes("lenet5", tmp_path, whole.read_text())
     monkeypatch.setattr(update_figures, "LARGEST", whole.stat().st_size - 1)
