@@ -67,9 +67,9 @@ def remote_rows(sweep: Sweep, plan_id: str) -> list[dict]:
     """Return how many bytes the blocks of each kernel access in a pass, and the share of these on another NUMA node
     than the CPU that ran the block: medians over profiles, in rows with model, threads, kernel, bytes and share."""
     result = []
-    for point in sweep.points():
+    for point in (each for each in sweep.points() if each.plan_id == plan_id):
         profiles = [row.remote_bytes for row in sweep.profiles_of(point).values() if row.remote_bytes]
-        for kernel in profiles[0] if profiles and point.plan_id == plan_id else ():
+        for kernel in profiles[0] if profiles else ():
             total, remote = np.median([each[kernel] for each in profiles], axis=0).tolist()
             if total:
                 own = {"model": point.model, "threads": point.threads, "kernel": kernel}
