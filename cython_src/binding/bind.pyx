@@ -10,6 +10,7 @@ from functools import partial
 import numpy as np
 
 from ..kernels import kernel_table
+from ..kernels.linear.linear import choose_instruction_set
 from ..kernels.simd import instruction_sets
 from ..errors import UsageError, check_choice
 from ..plan.locks import commutative_locks
@@ -394,7 +395,7 @@ def bind(plan, storage=None, target="cpu", instruction_set=None, *, arrays=None)
     if target == "cpu" and not any(spec.instruction_sets for spec in specs):
         bound.instruction_set = "baseline"
     elif target == "cpu":
-        bound.instruction_set = instruction_sets.choose(instruction_set)
+        bound.instruction_set = choose_instruction_set(instruction_set)
         micro_address = instruction_sets.micro_kernels_address(bound.instruction_set)
     bound.plan = plan
     bound.storage = storage

@@ -23,6 +23,8 @@ from statistics import median
 from typing import Any, NamedTuple
 
 from ...cython_src.kernels.bench.bench import TASK_BENCH_KERNELS, time_work
+from ...cython_src.kernels.linear.linear import choose_instruction_set
+from ...cython_src.kernels.simd.instruction_sets import ENVIRONMENT_VARIABLE
 from ..machine.core_latency import measure_latency
 from ..machine.disturbance import Disturbance, read_memory
 from ..machine.machine_peaks import measure_additions
@@ -110,6 +112,8 @@ def contestant_of(
         rest = [cpu for cpu in cpu_order(len(available), available) if cpu not in own["cpus"]]
         own["cpus"] = None if model.model.max_threads == 1 else [*own["cpus"], *rest[:1]]
     settings = sample_environment(threads, hogs, num_cpus, wait_policy)
+    if command == SAMPLE_COMMAND:  # another installation may not know this one's instruction sets
+        settings[ENVIRONMENT_VARIABLE] = choose_instruction_set()  # one tile for all contestants
     settings |= process_environment(model) | dict(variables or {})
     return Contestant(name, own, settings, planned_bytes, limit_s, command)
 

@@ -12,12 +12,61 @@ anywhere; those of the weight gradient run over the block's rows.
 from libc.string cimport memset
 
 from linear_c cimport *
+from simd_c cimport LANES
+
+import os
+import time
+from functools import cache
 
 import numpy as np
 
 from ..interface.kernel_spec import implement, longest
+from ..simd import instruction_sets
 from ..simd.activations import activate, gelu_derivative
 from .specs import KERNELS
+
+TILES = ("avx512_narrow", "avx512")  # 12 x 32, 6 x 64
+TURNS = 8  # of both tiles: 2 ms
+CLEARLY = 0.97  # tiles of 12 x 32 take at most this part of the other's time where they are used
+
+
+def choose_instruction_set(name=None):
+    """The instruction set of a plan's kernels: as `instruction_sets.choose`, which raises for `name`; where nobody asks
+    for one, of AVX-512's two tiles the faster one, which a process measures once."""
+    result = instruction_sets.choose(name)
+    asked = name or os.environ.get(instruction_sets.ENVIRONMENT_VARIABLE)
+    return _faster_tile() if result == "avx512" and not asked else result
+
+
+@cache
+def _faster_tile():
+    narrow, wide = tile_times()
+    return TILES[narrow > CLEARLY * wide]
+
+
+def tile_times():
+    """Shortest time of a forward product with either of TILES, in seconds, in turns; its data fit the L2 cache."""
+    cdef int rows = 96, terms = LINEAR_TERMS, columns = 192
+    cdef uintptr_t address
+    cdef float[::1] memory = np.ones(
+        rows * terms + columns * (terms + rows) + LINEAR_FLOATS(terms, columns) + LANES, np.float32)
+    cdef LinearTask task
+    memset(&task, 0, sizeof(LinearTask))
+    task.rows, task.terms, task.columns = rows, terms, columns
+    task.a_row, task.b_row, task.c_row = terms, terms, columns
+    address = (<uintptr_t> &memory[0] + 63) // 64 * 64
+    task.scratch = <float *> address
+    task.a = task.scratch + LINEAR_FLOATS(terms, columns)
+    task.b = task.a + rows * terms
+    task.c = <float *> task.b + columns * terms
+    times = {name: [] for name in TILES}
+    for _ in range(TURNS + 1):
+        for name in TILES:
+            address = instruction_sets.micro_kernels_address(name)
+            start = time.perf_counter()
+            linear_loops(<const MicroKernels *> address).forward(&task)
+            times[name].append(time.perf_counter() - start)
+    return [min(some[1:]) for some in times.values()]
 
 
 cdef inline float *at(float *operand, Py_ssize_t offset) noexcept nogil:

@@ -1,5 +1,7 @@
 """Linear layers of tokens: compiled forms against NumPy forms, against PyTorch, and with any cut into blocks."""
 
+from functools import partial
+
 import numpy as np
 import pytest
 from cython_src.kernels.kernel_testing import INSTRUCTION_SETS, check_linear, draw, fill, pieces, run_kernel
@@ -7,7 +9,10 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from forktask.cython_src.kernels.interface.arguments import ACTIVATIONS
+from forktask.cython_src.kernels.linear import linear
 from forktask.cython_src.kernels.simd.activations import gelu, gelu_derivative
+from forktask.experiments.sampling.generation import contestant_of
+from forktask.experiments.subjects.models import parse_model
 
 GELU = ACTIVATIONS.index("gelu")
 SIZES = st.tuples(st.integers(1, 40), st.integers(1, 90), st.integers(1, 90))
@@ -177,6 +182,24 @@ def test_gelu_and_its_derivative(instruction_set):
         got = run_kernel(kernel, operands, ["output"], {**shape, **more}, bounds, "cpu", instruction_set)["output"]
         assert np.isnan(got[0])
         np.testing.assert_allclose(got[1:], exact(x[1:].astype(np.float64)), rtol=5e-7, atol=5e-7)
+
+
+@pytest.mark.skipif("avx512" not in INSTRUCTION_SETS, reason="needs AVX-512")
+def test_the_tile_is_measured_once(monkeypatch):
+    """Check that 12 x 32 is used where it is clearly faster, that a process keeps its choice, and that all contestants
+    get it, but not another installation."""
+    monkeypatch.delenv("FORKTASK_ISA", raising=False)
+    assert all(time_s > 0 for time_s in linear.tile_times())
+    for narrow, expected in ((96, "avx512_narrow"), (98, "avx512")):
+        linear._faster_tile.cache_clear()
+        monkeypatch.setattr(linear, "tile_times", lambda narrow=narrow: [narrow, 100])
+        assert linear.choose_instruction_set() == expected
+        monkeypatch.setattr(linear, "tile_times", lambda: pytest.fail("measured again"))
+        assert linear.choose_instruction_set() == expected
+        contestant = partial(contestant_of, "a", parse_model("serial"), 1, limit_s=1.0)
+        assert contestant().variables["FORKTASK_ISA"] == expected
+        assert "FORKTASK_ISA" not in contestant(command=("python",)).variables
+    linear._faster_tile.cache_clear()
 
 
 @pytest.mark.skipif("avx512_narrow" not in INSTRUCTION_SETS, reason="needs AVX-512")
