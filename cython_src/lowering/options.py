@@ -14,7 +14,7 @@ from typing import Annotated, Any, ClassVar
 import msgspec
 
 from ..errors import UsageError
-from ..kernels.convolution.algorithms import CONV_OPTIONS
+from ..kernels.convolution.algorithms import CONV_OPTIONS, read_algorithms
 from ..kernels.simd.instruction_sets import LANES
 from ..networks.layers import SEQUENCE
 from ..plan.chained_sums import FORMS
@@ -104,7 +104,7 @@ class PlanOptions(Record, frozen=True):
     """
 
     # Fields that there were not always, at their defaults: rows and identities leave them out, as older ones do.
-    LATER: ClassVar[dict[str, Any]] = {"products": "float32"}
+    LATER: ClassVar[dict[str, Any]] = {"products": "float32", "algorithms": ""}
 
     batch: Annotated[int, about("images or other samples of a step", least=1, below=LARGEST_BATCH)] = 64
     sequence: Annotated[int, about("tokens of a sample, in networks of tokens", least=1, below=65_537)] = SEQUENCE
@@ -138,6 +138,14 @@ class PlanOptions(Record, frozen=True):
     conv: Annotated[str, about("algorithm of the convolutions; auto: the cheapest by cost", choices=CONV_OPTIONS)] = (
         "auto"
     )
+    algorithms: Annotated[
+        str,
+        about(
+            "of single convolutions 3 x 3 with channels in the lanes, others than `conv` chooses, such as "
+            "weights:16x256x256x8x8=winograd4: direction, images, channels of both sides, height, width; between "
+            "commas; measured, in a comparison, a sweep or a training: the fastest here, where it is clearly faster"
+        ),
+    ] = ""
     products: Annotated[
         str,
         about(
@@ -180,6 +188,7 @@ class PlanOptions(Record, frozen=True):
         super().__post_init__()
         Granularity.parse(self.granularity)
         self.fusions  # noqa: B018  raises on a name that is none
+        self.by_shape  # noqa: B018  likewise
         if len(self.betas) != 2 or not all(isinstance(beta, int | float) and 0 <= beta < 1 for beta in self.betas):
             raise UsageError(f"betas must be two numbers in [0, 1), got {self.betas!r}")
         if self.recompute and self.memory != "shared":
@@ -197,6 +206,11 @@ class PlanOptions(Record, frozen=True):
             if name not in FUSIONS:
                 raise UsageError(f"fusion must be all, none or some of {', '.join(FUSIONS)}; got {self.fusion!r}")
         return frozenset(names)
+
+    @property
+    def by_shape(self) -> dict[str, str]:
+        """The algorithms of single convolutions; see `kernels.convolution.algorithms.shape_text`."""
+        return read_algorithms(self.algorithms)
 
     @property
     def cut(self) -> Granularity:

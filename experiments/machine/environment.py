@@ -102,7 +102,7 @@ def package_versions() -> dict[str, str]:
     return versions
 
 
-def _cpu_model(root="/") -> dict:
+def cpu_model(root="/") -> dict:
     fields = read_fields(Path(root, "proc/cpuinfo"), ":")
     flags = set(fields.get("flags", fields.get("Features", "")).split())
     return {
@@ -192,7 +192,7 @@ def collect(root="/", variables=None) -> dict:
         "kernel": platform.release(),
         "libc": " ".join(platform.libc_ver()),
         "architecture": platform.machine(),
-        "cpu": _cpu_model(root),
+        "cpu": cpu_model(root),
         "instruction_sets": instruction_sets.available(),
         "topology": topology,
         "core_kinds": core_kinds(topology, usable),

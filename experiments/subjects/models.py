@@ -468,8 +468,9 @@ def convolution_for(spec: ModelSpec | str, conv: str) -> str:
 
 
 def options_for(spec: ModelSpec | str, conv: str, granularity: str) -> dict[str, str]:
-    """Return the options that `lower` gets where they suit the device: see `convolution_for`; where only streams of a
-    GPU run a plan, and none of them a block alone, granularity "auto" is "device".
+    """Return the options that `lower` gets where they suit the device: see `convolution_for`, which holds for all
+    convolutions of a GPU; where only streams of it run a plan, and none of them a block alone, granularity "auto" is
+    "device".
 
     Raises
     ------
@@ -479,7 +480,8 @@ def options_for(spec: ModelSpec | str, conv: str, granularity: str) -> dict[str,
     spec = runnable(spec)
     whole = spec.binds_on_gpu and not spec.model.mixes_devices and spec.option("unit") != "block"
     conv = convolution_for(spec, conv)
-    return {"conv": conv, "granularity": "device" if whole and granularity == "auto" else granularity}
+    suited = {"conv": conv, "granularity": "device" if whole and granularity == "auto" else granularity}
+    return {**suited, "algorithms": ""} if spec.binds_on_gpu else suited
 
 
 def bind_for(spec: ModelSpec | str, plan, storage=None, advice: Callable[[int], str] | None = None):

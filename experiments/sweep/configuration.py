@@ -362,6 +362,17 @@ class Configuration:
         """Return the same grid with other options of measuring."""
         return replace(self, measure=self.measure.with_changes(**changes))
 
+    def with_measured_algorithms(self) -> Configuration:
+        """Return the same with the convolution algorithms that are fastest here, where the grid asks to measure them:
+        the same for all plans and models."""
+        from ..sampling.algorithms import MEASURED, measured_algorithms
+
+        if MEASURED not in self.grid.algorithms:
+            return self
+        found = measured_algorithms(replace(self, grid=replace(self.grid, algorithms=("",))).plans())
+        values = dict.fromkeys(found if value == MEASURED else value for value in self.grid.algorithms)
+        return replace(self, grid=replace(self.grid, algorithms=tuple(values)))
+
     def check_machine(self) -> None:
         """Raise `UsageError` unless this machine can run every model and number of threads of the grid."""
         for text in self.obstacles():

@@ -176,6 +176,7 @@ class TrainingConfig(PlanOptions, frozen=True):
             phase="evaluate",
             memory="shared" if self.memory_limit else "full",
             conv=self.conv,
+            algorithms=self.algorithms,
             layout=self.layout,
             fusion=self.fusion,
         )

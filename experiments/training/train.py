@@ -27,6 +27,7 @@ from ..results.files import check_writable_folder, list_folder, unfinished, writ
 from ..results.folder import SAMPLES, ResultsWriter, check_same, new_run, read_results
 from ..results.rows import RunRow
 from ..results.training_rows import EpochRow, Summary, TrainedRow, epoch_times
+from ..sampling.algorithms import MEASURED, measured_algorithms
 from ..sampling.measured_memory import own_and_free_bytes, resident_bytes
 from ..subjects.memory import needs_text
 from ..subjects.models import check_ours, convolution_for, models_on
@@ -354,6 +355,8 @@ def configure(
     UsageError
         A value out of its range, or a library or device that this machine does not have.
     """
+    measured = given.get("algorithms") == MEASURED
+    given = {**given, "algorithms": ""} if measured else given
     if resume:
         config = stored_config(Path(TrainingConfig(**given).out)).with_changes(**given)
     else:
@@ -369,7 +372,7 @@ def configure(
         config = config.with_changes(threads=limit)
     cpu_order(config.threads, places=config.places, oversubscribe=oversubscribe)  # raises
     convolution_for(config.spec, config.conv)  # raises if an algorithm has no CUDA kernels
-    return config
+    return config.with_changes(algorithms=measured_algorithms([(config.network, config.plan)])) if measured else config
 
 
 def summary_text(summary: Summary) -> str:

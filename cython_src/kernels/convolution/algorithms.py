@@ -14,7 +14,9 @@ Winograd's has its transformed taps, 16 or 36.
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 
 import numpy as np
 
@@ -25,6 +27,7 @@ from .specs import ALGORITHMS, COMPARED
 
 FORWARD, DATA, WEIGHTS = 0, 1, 2
 
+SHAPE = re.compile(rf"(forward|data|weights):\d+(x\d+){{4}}=({'|'.join(ALGORITHMS)})")
 CODES = {name: code for code, name in enumerate(ALGORITHMS)}
 # What a user may ask for; "winograd" leaves the tile's size to the cost model.
 NHWC_OPTIONS = ("auto", "winograd", *ALGORITHMS)
@@ -127,12 +130,36 @@ OUTPUT_TRANSFORM = {2: 60.0, 4: 200.0}
 PACKED_FLOAT = 32.0
 
 
+def _sizes(direction: str, attributes: Mapping[str, int]) -> tuple[int, int, int, int]:
+    """Channels of the layer's input and output, height and width of the output; see `algorithm_costs`."""
+    prefix = "dy" if "dy_height" in attributes else "in" if direction == "data" else "out"
+    other = "in" if prefix != "in" else "out"
+    names = f"{other}_channels", f"{prefix}_channels", f"{prefix}_height", f"{prefix}_width"
+    return tuple(attributes[name] for name in names)
+
+
+def shape_text(direction: str, attributes: Mapping[str, int], batch: int) -> str:
+    """Name of the shape of a convolution's loop, such as "weights:16x256x256x8x8": images, channels of the layer's
+    input and output, height and width of the output."""
+    return f"{direction}:{'x'.join(map(str, (batch, *_sizes(direction, attributes))))}"
+
+
+def read_algorithms(text: str) -> dict[str, str]:
+    """The algorithm of each shape that a text such as "weights:16x256x256x8x8=winograd4" names, between commas."""
+    parts = [part for part in text.split(",") if part]
+    for part in parts:
+        if not SHAPE.fullmatch(part):
+            raise UsageError(
+                f"algorithms must name a direction (forward, data or weights), images, channels of input and output, "
+                f"height, width and one of {', '.join(ALGORITHMS)}, such as weights:16x256x256x8x8=winograd4, between "
+                f"commas (measured: for compare, run and train), got {part!r}"
+            )
+    return dict(part.split("=") for part in parts)
+
+
 def algorithm_costs(direction: str, attributes: Mapping[str, int], batch: int) -> dict[str, float]:
     """Cost of each algorithm that applies, in multiply-adds of a step: products, transforms, packed weights."""
-    prefix = "dy" if "dy_height" in attributes else "in" if direction == "data" else "out"
-    height, width = attributes[f"{prefix}_height"], attributes[f"{prefix}_width"]
-    other = "in" if prefix != "in" else "out"
-    read, written = attributes[f"{other}_channels"], attributes[f"{prefix}_channels"]
+    read, written, height, width = _sizes(direction, attributes)
     weights = read * written / attributes["groups"]
     taps = attributes["kernel"] ** 2
     costs = {"direct": batch * height * width * weights * taps + PACKED_FLOAT * weights * taps}
@@ -147,10 +174,19 @@ def algorithm_costs(direction: str, attributes: Mapping[str, int], batch: int) -
     return costs
 
 
-def choose_algorithm(option: str, direction: str, attributes: Mapping[str, int], batch: int) -> int:
-    """Code of the algorithm for one convolution, as one of NHWC_OPTIONS asks for, or direct where that does not apply
-    (Winograd to kernels that are not 3 x 3). `direction`: "forward", "data" or "weights"; `batch`: images of a step.
-    Raises `UsageError`: a kernel that is too large, or too many channels."""
+def choose_algorithm(
+    option: str,
+    direction: str,
+    attributes: Mapping[str, int],
+    batch: int,
+    by_shape: Mapping[str, str] = MappingProxyType({}),
+) -> int:
+    """Code of the algorithm for one convolution, as `by_shape` says of its `shape_text`, else as one of NHWC_OPTIONS
+    asks for, or direct where that does not apply (Winograd to kernels that are not 3 x 3). `direction`: "forward",
+    "data" or "weights"; `batch`: images of a step. Raises `UsageError`: a kernel that is too large, or too many
+    channels."""
+    if by_shape and attributes["groups"] == 1 and winograd_applies(attributes):
+        option = by_shape.get(shape_text(direction, attributes, batch), option)
     if attributes["kernel"] > MAX_KERNEL:
         raise UsageError(f"kernels of convolutions must be at most {MAX_KERNEL} wide, got {attributes['kernel']}")
     channels = max(attributes[name] for name in ("in_channels", "out_channels", "dy_channels") if name in attributes)

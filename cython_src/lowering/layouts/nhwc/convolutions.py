@@ -89,7 +89,9 @@ def chosen_algorithm(low: Lowering, layer: Conv2d, first: NhwcMap, second: NhwcM
     """Return the algorithm of a loop by its maps: what it reads and writes; of weights the gradient and the input."""
     names = ("dy", "in") if direction == "weights" else ("in", "out")
     attributes = {**first.attributes(names[0]), **second.attributes(names[1]), **geometry(low, layer)}
-    return algorithms.choose_algorithm(low.options.conv, direction, {**attributes, "groups": layer.groups}, low.batch)
+    attributes["groups"] = layer.groups
+    options = low.options
+    return algorithms.choose_algorithm(options.conv, direction, attributes, low.batch, options.by_shape)
 
 
 def pack(low: Lowering, unit: Unit, weight: str, direction: int, algorithm: int, recomputed: bool = False) -> str:
