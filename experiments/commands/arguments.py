@@ -186,7 +186,7 @@ def _check_effects(options: Mapping[str, Any], networks: str | tuple[str, ...]) 
         return value if isinstance(value, tuple) else (value,)
 
     names = (networks,) if isinstance(networks, str) else networks
-    for option, tokens in (("sequence", True), ("conv", False)):
+    for option, tokens in (("sequence", True), ("conv", False), ("algorithms", False)):
         if option in options and not any(bool(get_network(name).tokens) == tokens for name in names):
             kind = "tokens" if tokens else "images"
             raise UsageError(f"--{option} is for networks of {kind}, got {', '.join(names)}; leave it out")

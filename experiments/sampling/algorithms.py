@@ -15,8 +15,8 @@ import msgspec
 import numpy as np
 
 from ...cython_src.binding.bind import BoundPlan, Workers, bind
-from ...cython_src.errors import UsageError
-from ...cython_src.kernels.convolution.algorithms import shape_text, winograd_applies
+from ...cython_src.errors import UsageError, did_you_mean
+from ...cython_src.kernels.convolution.algorithms import read_algorithms, shape_text, winograd_applies
 from ...cython_src.kernels.convolution.specs import ALGORITHMS
 from ...cython_src.kernels.simd import instruction_sets
 from ...cython_src.lowering.lower import lower
@@ -43,6 +43,27 @@ DIRECTIONS = {
     "nhwc_conv_backward_data": "data",
     "nhwc_conv_backward_weights": "weights",
 }
+
+
+def settled(text: str, plans: Iterable[tuple[str | Network, PlanOptions]]) -> str:
+    """Return the value of the plan option `algorithms` that a text stands for: "measured", or names of shapes.
+
+    Raises
+    ------
+    UsageError
+        A shape that is in none of the plans, or what `read_algorithms` refuses.
+    """
+    if text == MEASURED:
+        return measured_algorithms(plans)
+    if named := read_algorithms(text):
+        shapes = sorted({shape for network, options in plans for shape, _ in _loops(lower(network, options))})
+        for shape in named:
+            if shape not in shapes:
+                raise UsageError(
+                    f"algorithms must name convolutions of these plans, 3 x 3 with stride 1 and channels in the lanes: "
+                    f"{', '.join(shapes) or 'there are none'}; got {shape}{did_you_mean(shape, shapes)}"
+                )
+    return text
 
 
 def measured_algorithms(plans: Iterable[tuple[str | Network, PlanOptions]]) -> str:

@@ -78,7 +78,7 @@ def measure_comparison(
         configuration = configuration.quick()
         configuration.check_machine()  # nothing is said of a form that this machine cannot run
         say(configuration.left_out)
-    configuration = configuration.with_measured_algorithms()
+    configuration = configuration.with_algorithms()
     options = configuration.measure
     check_some_fit(configuration.plans(), options.memory_limit)
     compared = judge(

@@ -362,15 +362,15 @@ class Configuration:
         """Return the same grid with other options of measuring."""
         return replace(self, measure=self.measure.with_changes(**changes))
 
-    def with_measured_algorithms(self) -> Configuration:
-        """Return the same with the convolution algorithms that are fastest here, where the grid asks to measure them:
-        the same for all plans and models."""
-        from ..sampling.algorithms import MEASURED, measured_algorithms
+    def with_algorithms(self) -> Configuration:
+        """Return the same with the convolution algorithms that the grid's texts stand for, the same for all plans and
+        models: where it asks to measure them, those that are fastest here; see `algorithms.settled`."""
+        from ..sampling.algorithms import settled
 
-        if MEASURED not in self.grid.algorithms:
+        if self.grid.algorithms == ("",):
             return self
-        found = measured_algorithms(replace(self, grid=replace(self.grid, algorithms=("",))).plans())
-        values = dict.fromkeys(found if value == MEASURED else value for value in self.grid.algorithms)
+        plans = replace(self, grid=replace(self.grid, algorithms=("",))).plans()
+        values = dict.fromkeys(settled(text, plans) for text in self.grid.algorithms)
         return replace(self, grid=replace(self.grid, algorithms=tuple(values)))
 
     def check_machine(self) -> None:

@@ -27,7 +27,7 @@ from ..results.files import check_writable_folder, list_folder, unfinished, writ
 from ..results.folder import SAMPLES, ResultsWriter, check_same, new_run, read_results
 from ..results.rows import RunRow
 from ..results.training_rows import EpochRow, Summary, TrainedRow, epoch_times
-from ..sampling.algorithms import MEASURED, measured_algorithms
+from ..sampling.algorithms import MEASURED, settled
 from ..sampling.measured_memory import own_and_free_bytes, resident_bytes
 from ..subjects.memory import needs_text
 from ..subjects.models import check_ours, convolution_for, models_on
@@ -372,7 +372,9 @@ def configure(
         config = config.with_changes(threads=limit)
     cpu_order(config.threads, places=config.places, oversubscribe=oversubscribe)  # raises
     convolution_for(config.spec, config.conv)  # raises if an algorithm has no CUDA kernels
-    return config.with_changes(algorithms=measured_algorithms([(config.network, config.plan)])) if measured else config
+    plain = config.with_changes(algorithms="").plan
+    text = MEASURED if measured else config.algorithms
+    return config.with_changes(algorithms=settled(text, [(config.network, plain)]))
 
 
 def summary_text(summary: Summary) -> str:

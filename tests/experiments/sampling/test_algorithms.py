@@ -114,11 +114,22 @@ def test_who_measures(monkeypatch):
     """Check that a comparison and a training get what was measured, and a GPU nothing."""
     named = "weights:4x256x256x8x8=winograd4"
     monkeypatch.setattr(algorithms, "measured_algorithms", lambda plans: named)
-    monkeypatch.setattr("forktask.experiments.training.train.measured_algorithms", lambda plans: named)
     grid = Grid(network=("resnet18",), batch=(4,), algorithms=("", "measured"), models=("serial",))
-    assert Configuration(grid=grid).with_measured_algorithms().grid.algorithms == ("", named)
+    assert Configuration(grid=grid).with_algorithms().grid.algorithms == ("", named)
     plain = Configuration(grid=replace(grid, algorithms=("",)))
-    assert plain.with_measured_algorithms() is plain
+    assert plain.with_algorithms() is plain
     assert configure({"network": "resnet18", "algorithms": "measured"}, resume=False).algorithms == named
     assert options_for("gpu_stream", "auto", "auto")["algorithms"] == ""
     assert "algorithms" not in options_for("serial", "auto", "auto")
+
+
+def test_a_shape_that_no_plan_has_is_refused():
+    """Check a slip in a number, in a comparison and in a training; of several networks one is enough."""
+    slip, right = "weights:4x256x256x8x9=direct", "weights:4x256x256x8x8=direct"
+    grid = Grid(network=("cifar10_cnn", "resnet18"), batch=(4,), algorithms=(slip,), models=("serial",))
+    with pytest.raises(UsageError, match=r"must name convolutions of these plans.*got weights:4x256x256x8x9; did you"):
+        Configuration(grid=grid).with_algorithms()
+    assert Configuration(grid=replace(grid, algorithms=(right,))).with_algorithms().grid.algorithms == (right,)
+    with pytest.raises(UsageError, match="must name convolutions of these plans"):
+        configure({"network": "resnet18", "batch": 8, "algorithms": right}, resume=False)
+    assert configure({"network": "resnet18", "batch": 4, "algorithms": right}, resume=False).algorithms == right
