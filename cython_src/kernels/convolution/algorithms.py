@@ -128,6 +128,8 @@ INPUT_TRANSFORM = {2: 90.0, 4: 250.0}
 OUTPUT_TRANSFORM = {2: 60.0, 4: 200.0}
 # A float of packed weights that is written and read again: it comes from memory. Measured 20 to 110.
 PACKED_FLOAT = 32.0
+# A float of a weight gradient's sums: they stay in the L2 cache until they are transformed.
+SUMMED_FLOAT = 8.0
 
 
 def _sizes(direction: str, attributes: Mapping[str, int]) -> tuple[int, int, int, int]:
@@ -161,15 +163,15 @@ def algorithm_costs(direction: str, attributes: Mapping[str, int], batch: int) -
     """Cost of each algorithm that applies, in multiply-adds of a step: products, transforms, packed weights."""
     read, written, height, width = _sizes(direction, attributes)
     weights = read * written / attributes["groups"]
-    taps = attributes["kernel"] ** 2
-    costs = {"direct": batch * height * width * weights * taps + PACKED_FLOAT * weights * taps}
+    taps, of_float = attributes["kernel"] ** 2, SUMMED_FLOAT if direction == "weights" else PACKED_FLOAT
+    costs = {"direct": batch * height * width * weights * taps + of_float * weights * taps}
     if winograd_applies(attributes):
         for side in (2, 4):
             tiles = batch * -(-height // side) * -(-width // side)
             costs[f"winograd{side}"] = (
                 tiles * (side + 2) ** 2 * weights
                 + tiles * (read * INPUT_TRANSFORM[side] + written * OUTPUT_TRANSFORM[side])
-                + PACKED_FLOAT * weights * (side + 2) ** 2
+                + of_float * weights * (side + 2) ** 2
             )
     return costs
 

@@ -656,25 +656,27 @@ cdef void weight_piece(const Convolution *c, const Loops *loops, const float *dy
                         loops.outer(&t)
             y += count_y
         n += count_n
-    store_weights(c, loops, sums, place.sums_size, out, o0, o1, i0, i1, place.rows, place.joined, index)
+    store_weights(c, loops, sums, place.sums_size, 0, out, o0, o1, i0, i1, place.rows, place.joined, index)
 
 
 cdef void store_weights(const Convolution *c, const Loops *loops, const float *sums, Py_ssize_t sums_size,
-                        float *out, int o0, int o1, int i0, int i1, int rows_of, int joined,
+                        int stride, float *out, int o0, int o1, int i0, int i1, int rows_of, int joined,
                         int32_t *index) noexcept nogil:
     """From (tap, input channel, output channel) to (output channel, input channel, tap).
 
-    `joined`: floats of a column where a row of taps was summed as one.
+    32 output channels follow those before `sums_size` floats later; their rows are `stride` floats apart, or follow on
+    where it is zero. `joined`: floats of a column where a row of taps was summed as one.
     """
     cdef int k = c.kernel, taps = k * k, outs = c.source.channels // c.groups, part = c.target.channels // c.groups
-    cdef int chunk, o, width, group, i, num, j, tap, r
+    cdef int chunk, o, width, row, group, i, num, j, tap, r
     for chunk in range((o1 - o0 + 31) // 32):
         o = o0 + 32 * chunk
         width = 32 if o1 - o > LANES else LANES
+        row = stride if stride > 0 else width
         group = o // outs
         if c.groups > 1 and (i0 // part != group or (i1 - 1) // part != group
                              or (min(o1, o + width) - 1) // outs != group):
-            diagonal(c, sums + chunk * sums_size, out, o, min(o1, o + width), i0, i1, rows_of, width)
+            diagonal(c, sums + chunk * sums_size, out, o, min(o1, o + width), i0, i1, rows_of, row)
             continue
         # Inputs at their place in the group.
         i = i0 % part if c.groups > 1 else i0
@@ -682,9 +684,9 @@ cdef void store_weights(const Convolution *c, const Loops *loops, const float *s
         for j in range(i1 - i0):
             for tap in range(taps):
                 if joined:
-                    index[num] = (tap // k * rows_of + tap % k * joined + j) * width
+                    index[num] = (tap // k * rows_of + tap % k * joined + j) * row
                 else:
-                    index[num] = (tap * rows_of + j) * width
+                    index[num] = (tap * rows_of + j) * row
                 num += 1
         for r in range((min(width, o1 - o) + LANES - 1) // LANES):
             j = r * LANES
@@ -692,82 +694,92 @@ cdef void store_weights(const Convolution *c, const Loops *loops, const float *s
                                  out + (<Py_ssize_t> (o + j) * part + i) * taps, <Py_ssize_t> part * taps, c.option)
 
 
+cdef inline void tile_place(const Convolution *c, int n0, int tile, int *n, int *y, int *x) noexcept nogil:
+    """The image of a tile of the gradient, and its first pixel."""
+    cdef int side = c.side
+    cdef int tiles_y = (c.source.height + side - 1) // side, tiles_x = (c.source.width + side - 1) // side
+    n[0] = n0 + tile // (tiles_x * tiles_y)
+    y[0] = tile // tiles_x % tiles_y * side
+    x[0] = tile % tiles_x * side
+
+
+cdef void transform_inputs(const Convolution *c, const WinogradLoops *winograd, const WinogradWeightScratch *place,
+                           const float *x, int n0, int first, int count, float *scratch) noexcept nogil:
+    """Inputs of `count` tiles of the gradient, from tile `first` on, to points; the next one comes from memory."""
+    cdef int i, n, y, x_, soon_n, soon_y, soon_x
+    cdef const float *at
+    cdef Py_ssize_t row, step
+    for i in range(count):
+        tile_place(c, n0, first + i, &n, &y, &x_)
+        tile_place(c, n0, first + min(i + 1, count - 1), &soon_n, &soon_y, &soon_x)
+        read_tile(&c.target, x, n, y - c.padding, x_ - c.padding, c.source.height - y + 2, c.source.width - x_ + 2,
+                  c.side + 2, place.inputs, scratch + place.patch, &at, &row, &step)
+        winograd.input[c.side // 2 - 1](
+            at, row, step, place.inputs, x + pixel(&c.target, soon_n, soon_y - c.padding, soon_x - c.padding)
+            if row == row_size(&c.target) else NULL, scratch + place.input + <Py_ssize_t> i * place.inputs,
+            place.input_point)
+
+
+cdef void transform_gradients(const Convolution *c, const WinogradLoops *winograd, const WinogradWeightScratch *place,
+                              const float *dy, int n0, int first, int count, int outs, int width,
+                              float *scratch) noexcept nogil:
+    """Likewise `outs` channels of the gradient, in panels that make up `width` channels; what is past them is left."""
+    cdef int i, n, y, x, soon_n, soon_y, soon_x, o, panel
+    cdef const float *at
+    cdef Py_ssize_t row, step
+    for i in range(count):
+        tile_place(c, n0, first + i, &n, &y, &x)
+        tile_place(c, n0, first + min(i + 1, count - 1), &soon_n, &soon_y, &soon_x)
+        read_tile(&c.source, dy, n, y, x, c.source.height - y, c.source.width - x, c.side, outs,
+                  scratch + place.patch, &at, &row, &step)
+        o = 0
+        while o < outs:
+            panel = winograd.panel if width - o >= winograd.panel else 32
+            winograd.gradient[c.side // 2 - 1](
+                at + o, row, step, min(panel, outs - o), dy + pixel(&c.source, soon_n, soon_y, soon_x) + o
+                if row == row_size(&c.source) else NULL,
+                scratch + place.gradient + <Py_ssize_t> o * count + i * panel, place.gradient_point)
+            o += panel
+
+
 cdef void winograd_weight_piece(const Convolution *c, const Loops *loops, const WinogradLoops *winograd,
                                 const float *dy, const float *x, float *out, float *bias, int n0, int n1, int o0,
                                 int o1, int i0, int i1, float *scratch) noexcept nogil:
-    """Like weight_piece(), by products at Winograd's points: the gradient's tiles are the taps, weights the outputs."""
-    cdef const NhwcMap *g = &c.source
-    cdef const NhwcMap *m = &c.target
+    """Like weight_piece(), by products at Winograd's points: the gradient's tiles are the taps, weights the outputs.
+
+    The inputs of a piece whose tiles are one strip are transformed once for all output channels."""
     cdef WinogradWeightScratch place = winograd_weight_scratch(c, n1 - n0, o1 - o0, i1 - i0)
-    cdef int side = c.side, n = side + 2, points = place.points, which = side // 2 - 1
-    cdef int ins = place.inputs, outs = place.outputs
-    cdef int tiles_y = (g.height + side - 1) // side, tiles_x = (g.width + side - 1) // side
-    cdef int total = (n1 - n0) * tiles_y * tiles_x
-    # Sums of a point: chunks of 32 (or the last LANES) output channels, input channels.
-    cdef Py_ssize_t point = place.sums_point, v_point = place.input_point, d_point = place.gradient_point
-    cdef int32_t *index = <int32_t *> scratch
-    cdef float *sums = scratch + place.sums
-    cdef float *patch = scratch + place.patch
-    cdef float *v = scratch + place.input
-    cdef float *d = scratch + place.gradient
-    cdef float *taps = v  # at the end
-    cdef int done = 0, count, i, p, o, row_, column, tile, soon, image, width
-    cdef const float *at
-    cdef Py_ssize_t row, step, next
-    cdef OuterTask t
-    memset(sums, 0, points * point * sizeof(float))
+    cdef int side = c.side, which = side // 2 - 1
+    cdef int total = (n1 - n0) * ((c.source.height + side - 1) // side) * ((c.source.width + side - 1) // side)
+    cdef int o = o0, outs, done, count
+    cdef float *weights = scratch + place.gradient  # at the end
+    cdef WinogradWeightTask t
     if bias != NULL:
         sum_gradient(c, loops, dy, n0, n1, o0, o1, bias)
-    t.images = 1
-    t.rows = 1
-    t.image = 0
-    t.row = 0
-    t.pixel = ins
-    t.m = ins
-    t.ahead[0].lines = 0
-    t.ahead[1].lines = 0
-    while done < total:
-        count = min(place.chunk, total - done)
-        for i in range(count):
-            tile = done + i
-            image = n0 + tile // (tiles_x * tiles_y)
-            row_ = tile // tiles_x % tiles_y * side
-            column = tile % tiles_x * side
-            soon = min(tile + 1, total - 1)
-            next = pixel(m, n0 + soon // (tiles_x * tiles_y), soon // tiles_x % tiles_y * side - c.padding,
-                         soon % tiles_x * side - c.padding)
-            read_tile(m, x + i0, image, row_ - c.padding, column - c.padding, g.height - row_ + 2,
-                      g.width - column + 2, n, ins, patch, &at, &row, &step)
-            winograd.input[which](at, row, step, ins, x + i0 + next if row == row_size(m) else NULL,
-                                  v + <Py_ssize_t> i * ins, v_point)
-            next = pixel(g, n0 + soon // (tiles_x * tiles_y), soon // tiles_x % tiles_y * side, soon % tiles_x * side)
-            read_tile(g, dy + o0, image, row_, column, g.height - row_, g.width - column, side, outs, patch, &at, &row,
-                      &step)
-            # Pieces of 32 channels of all tiles follow each other.
-            o = 0
-            while o < outs:
-                width = min(32, outs - o)
-                winograd.gradient[which](at + o, row, step, width, dy + o0 + next + o if row == row_size(g) else NULL,
-                                         d + <Py_ssize_t> o * count + i * width, d_point)
-                o += width
-        t.columns = count
-        for p in range(points):
-            t.a = v + p * v_point
-            o = 0
-            while o < outs:
-                t.width = min(32, outs - o)
-                t.b = d + p * d_point + <Py_ssize_t> o * count
-                t.c = sums + p * point + <Py_ssize_t> o * ins
-                loops.outer(&t)
-                o += t.width
-        done += count
-    # 32 output channels at a time, as store_weights() takes them.
-    o = 0
-    while o < outs:
-        width = min(32, outs - o)
-        winograd.weights[which](sums + <Py_ssize_t> o * ins, point, ins * width, taps, <Py_ssize_t> ins * width)
-        store_weights(c, loops, taps, 0, out, o0 + o, min(o1, o0 + o + width), i0, i1, ins, 0, index)
-        o += width
+    t.input = scratch + place.input
+    t.gradient = scratch + place.gradient
+    t.sums = scratch + place.sums
+    t.input_point, t.gradient_point, t.sums_point = place.input_point, place.gradient_point, place.sums_point
+    t.points = place.points
+    t.inputs = place.inputs
+    while o < o1:
+        outs = min(o1 - o, WEIGHT_OUTPUTS)
+        t.outputs = (outs + 31) // 32 * 32
+        done = 0
+        while done < total:
+            count = min(place.chunk, total - done)
+            if o == o0 or total > place.chunk:
+                transform_inputs(c, winograd, &place, x + i0, n0, done, count, scratch)
+            transform_gradients(c, winograd, &place, dy + o, n0, done, count, (outs + LANES - 1) // LANES * LANES,
+                                t.outputs, scratch)
+            t.tiles = count
+            t.add = done > 0
+            winograd.weight_products(&t)
+            done += count
+        winograd.weights[which](t.sums, t.sums_point, t.inputs * t.outputs, weights,
+                                <Py_ssize_t> t.inputs * t.outputs)
+        store_weights(c, loops, weights, 32, t.outputs, out, o, o + outs, i0, i1, t.inputs, 0, <int32_t *> scratch)
+        o += outs
 
 
 cdef void sum_gradient(const Convolution *c, const Loops *loops, const float *dy, int n0, int n1, int o0, int o1,

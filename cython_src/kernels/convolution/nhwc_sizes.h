@@ -20,7 +20,8 @@ enum {
     MAX_GROUPS = 1024,       /* groups of pixels in a list, unless two rows have more */
     ROW_FLOATS = 1 << 16,    /* copied rows of inputs */
     SMALL_WEIGHTS = 1 << 16, /* floats that may stay in the L2 cache beside a list of pixels */
-    WEIGHT_TILES = 32,       /* Winograd tiles of a strip of the weight gradient */
+    WEIGHT_TILES = 64,       /* Winograd tiles of a strip of the weight gradient */
+    WEIGHT_OUTPUTS = 64,     /* output channels that are summed at a time there */
     MATRIX_CHANNELS = 64,    /* of a weight gradient that is a product of matrices, at least */
     STRIP = 128              /* pixels of a strip of the weight gradient, at least */
 };
@@ -243,16 +244,16 @@ static inline int is_matrix_product(const Convolution *c)
            c->target.halo == 0 && smaller(c->source.channels, c->target.channels) >= MATRIX_CHANNELS;
 }
 
-/* How many output channels are summed at a time. */
+/* How many output channels are summed at a time, for Winograd from inputs that are transformed once. */
 static inline int piece_outputs(const Convolution *c)
 {
-    return c->side ? 128 : c->kernel == 1 ? 256 : 64;
+    return c->side ? MAX_CHANNELS : c->kernel == 1 ? 256 : 64;
 }
 
 /* How many input channels are summed at a time. */
 static inline int piece_inputs(const Convolution *c)
 {
-    return c->side ? 128 : c->kernel > 7 ? 16 : c->kernel > 1 ? 64 : 256;
+    return c->kernel > 7 ? 16 : c->kernel > 1 ? 64 : 256;
 }
 
 /* The places of an output channel's sums; all else follows. */
@@ -296,10 +297,11 @@ static inline WeightScratch weight_scratch(const Convolution *c, int images, int
     return s;
 }
 
-/* Transformed inputs and gradients have odd numbers of cache lines between points. The weights take their place. */
+/* Transformed inputs and gradients have odd numbers of cache lines between points. Weights take the gradients' place. */
 typedef struct WinogradWeightScratch {
-    int inputs, outputs; /* channels of the piece, in whole vectors */
-    int points, chunk;   /* interpolation points; tiles at a time */
+    int inputs;        /* channels of the piece, in whole vectors */
+    int outputs;       /* channels that are summed at a time, a multiple of 32 */
+    int points, chunk; /* interpolation points; tiles at a time */
     ptrdiff_t sums, sums_point, patch, input, input_point, gradient, gradient_point, end;
 } WinogradWeightScratch;
 
@@ -308,7 +310,7 @@ static inline WinogradWeightScratch winograd_weight_scratch(const Convolution *c
     WinogradWeightScratch s;
     const ptrdiff_t tiles = pieces(c->source.height, c->side) * pieces(c->source.width, c->side);
     s.inputs = (int)lines(inputs);
-    s.outputs = (int)lines(outputs);
+    s.outputs = (int)(pieces(smaller(outputs, WEIGHT_OUTPUTS), 32) * 32);
     s.points = (c->side + 2) * (c->side + 2);
     s.chunk = (int)smaller(WEIGHT_TILES, images * tiles);
     s.sums = weight_index(c, inputs);
@@ -318,8 +320,7 @@ static inline WinogradWeightScratch winograd_weight_scratch(const Convolution *c
     s.input_point = (ptrdiff_t)s.chunk * s.inputs + LANES;
     s.gradient = s.input + s.points * s.input_point;
     s.gradient_point = (ptrdiff_t)s.chunk * s.outputs + LANES;
-    s.end = larger(s.gradient + s.points * s.gradient_point,
-                   s.input + c->kernel * c->kernel * s.inputs * smaller(32, s.outputs));
+    s.end = s.gradient + larger(s.points * s.gradient_point, (ptrdiff_t)c->kernel * c->kernel * s.inputs * s.outputs);
     return s;
 }
 

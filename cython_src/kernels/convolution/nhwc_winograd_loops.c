@@ -2,7 +2,9 @@
 #include "nhwc_winograd_loops.h"
 
 #include "cython_src/kernels/simd/activations.h"
-#include "cython_src/kernels/simd/vectors.h"
+
+#include "cython_src/kernels/elementwise/functions.h"
+#include "cython_src/kernels/linear/tiles.h"
 
 /* Points a and b and their negatives: a^2 = 1/2, b^2 = 2, so that a^2 b^2 = 1 and a^2 + b^2 = 5/2. */
 #define A 0.70710678118654752440f
@@ -112,8 +114,6 @@ INLINE void gradient_1d(const int m, const Vec *in, const int si, Vec *out, cons
 
 #define FAR_FLOATS (256 * LANES) /* of a panel's point, where those of all panels do not stay in the L2 cache */
 
-#define LINE 16 /* floats of a cache line */
-
 /* Ask memory for a tile of n x n pixels, from column `first` on: the tile before it had the others. */
 INLINE void ask(const int n, const int first, const float *x, ptrdiff_t row, ptrdiff_t pixel)
 {
@@ -216,10 +216,46 @@ INLINE void ask(const int n, const int first, const float *x, ptrdiff_t row, ptr
 TRANSFORMS(2)
 TRANSFORMS(4)
 
+/* All inputs with the outputs [first, first + vectors * VL) of a point; the factors of the next one come to the L1 cache. */
+INLINE void weight_panel(const WinogradWeightTask *t, int p, int first, const int vectors)
+{
+    const int columns = vectors * VL;
+    for (int i = 0, rows; i < t->inputs; i += rows) {
+        rows = tile_height(t->inputs - i, vectors);
+        Tile tile = {.a = t->input + p * t->input_point + i,
+                     .a_row = t->inputs,
+                     .b = t->gradient + p * t->gradient_point + (ptrdiff_t)first * t->tiles,
+                     .c = t->sums + p * t->sums_point + (ptrdiff_t)i * t->outputs + first,
+                     .c_row = t->outputs,
+                     .terms = t->tiles,
+                     .add = t->add,
+                     .turned = 1};
+        fetch_later(&tile, tile.c + rows * t->outputs, t->outputs);
+        if (p + 1 < t->points) {
+            fetch_later(&tile, tile.a - i + t->input_point + (ptrdiff_t)i * columns, columns);
+            fetch_later(&tile, tile.b + t->gradient_point + (ptrdiff_t)i * columns, columns);
+        }
+        run_tile(rows, vectors, &tile);
+    }
+}
+
+static void weight_products(const WinogradWeightTask *t)
+{
+    const int wide = t->outputs / WIDE_COLUMNS * WIDE_COLUMNS;
+    for (int p = 0; p < t->points; p++) {
+        for (int o = 0; o < wide; o += WIDE_COLUMNS)
+            weight_panel(t, p, o, WIDE_VECTORS);
+        for (int o = wide; o < t->outputs; o += PANEL_COLUMNS)
+            weight_panel(t, p, o, PANEL_VECTORS);
+    }
+}
+
 const NhwcWinogradLoops ISA_SYMBOL(forktask_nhwc_winograd) = {
     .input = {input_2, input_4},
     .gradient = {gradient_2, gradient_4},
     .filter = {filter_2, filter_4},
     .output = {output_2, output_4},
     .weights = {weights_2, weights_4},
+    .weight_products = weight_products,
+    .panel = WIDE_COLUMNS,
 };

@@ -8,7 +8,17 @@
 
 #include <stddef.h>
 
-/* All counts of channels are multiples of 16. Functions for m = 2 and m = 4. */
+/* Of a weight gradient: sums[input][output] at each point, of so many tiles' input[tile][input] times
+ * gradient[panel][tile][output], added to what was there with `add`. Panels have `panel` outputs, and 32 where fewer
+ * than that are left; `outputs` is a multiple of 32, `inputs` one of 16. */
+typedef struct WinogradWeightTask {
+    const float *input, *gradient;
+    float *sums;
+    ptrdiff_t input_point, gradient_point, sums_point;
+    int points, tiles, inputs, outputs, add;
+} WinogradWeightTask;
+
+/* All counts of channels are multiples of 16, but for those of a panel. Functions for m = 2 and m = 4. */
 typedef struct NhwcWinogradLoops {
     /* n x n inputs, `row` and `pixel` floats apart -> points. The tile at `next`, or NULL, comes from memory meanwhile. */
     void (*input[2])(const float *x, ptrdiff_t row, ptrdiff_t pixel, int channels, const float *next, float *out,
@@ -23,6 +33,8 @@ typedef struct NhwcWinogradLoops {
                       float *y, ptrdiff_t row, ptrdiff_t pixel, int rows, int columns);
     /* Points -> 9 taps of the weight gradient, `tap` floats apart. */
     void (*weights[2])(const float *in, ptrdiff_t point, int channels, float *out, ptrdiff_t tap);
+    void (*weight_products)(const WinogradWeightTask *task);
+    int panel; /* outputs of a gradient's panel */
 } NhwcWinogradLoops;
 
 #endif

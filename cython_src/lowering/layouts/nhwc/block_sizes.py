@@ -25,6 +25,7 @@ BLOCK_BYTES = 16384  # what starting a block costs, in bytes moved
 DEVICE_TILES = 400  # of a weight gradient that fill a GPU: three for each of 132 multiprocessors
 TILE_NUMBERS = 64 * 32  # of such a tile
 WEIGHT_PIECES = (16, 32)  # output and input channels of a piece of a weight gradient, at least
+TRANSFORMED_BYTES = 1.5  # of a map that Winograd transforms, in bytes of partial sums; measured 1.3 to 2
 
 
 def _halvings(total: int, least: int, multiple: int = 1) -> list[int]:
@@ -141,6 +142,7 @@ def weight_blocks(
     flops: float,
     cut_outputs: bool = True,
     cut_inputs: bool = True,
+    winograd: bool = False,
 ) -> tuple[int, int, int]:
     """Images, output and input channels of a block of a weight gradient.
 
@@ -154,12 +156,15 @@ def weight_blocks(
         part = cut.channels if cut_outputs and 0 < cut.channels < out_channels else out_channels
         return cut.images or batch, part, in_channels
 
+    wanted, of_maps = (WINOGRAD_BLOCKS_WANTED, TRANSFORMED_BYTES) if winograd else (BLOCKS_WANTED, 1.0)
+
     def moved(of_batch: int, of_outputs: int, of_inputs: int) -> float:
-        return 2 * weight_bytes * of_batch + batch * (gradient_bytes * of_inputs + input_bytes * of_outputs)
+        maps = batch * (gradient_bytes * of_inputs + input_bytes * of_outputs)
+        return 2 * weight_bytes * of_batch + of_maps * maps
 
     channels = (out_channels, in_channels)
     pieces = (
         _halvings(n, least, LANES) if cut_it else [n]
         for n, least, cut_it in zip(channels, WEIGHT_PIECES, (cut_outputs, cut_inputs), strict=True)
     )
-    return _cheapest((batch, *channels), (_halvings(batch, 1), *pieces), _wanted(cut, flops), moved)
+    return _cheapest((batch, *channels), (_halvings(batch, 1), *pieces), _wanted(cut, flops, wanted), moved)

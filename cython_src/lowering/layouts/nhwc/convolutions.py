@@ -145,6 +145,7 @@ def weight_gradient(low: Lowering, unit: Unit, gradient: NhwcMap) -> None:
     layer, source = unit.layer, low.maps[unit.sources[0]]
     shape = low.parameter_shapes[f"{layer.name}.weight"]
     depthwise = is_depthwise(low, layer)
+    algorithm = 0 if depthwise else chosen_algorithm(low, layer, gradient, source, "weights")
     images, part_out, part_in = block_sizes.weight_blocks(
         low.options.cut,
         low.batch,
@@ -155,6 +156,7 @@ def weight_gradient(low: Lowering, unit: Unit, gradient: NhwcMap) -> None:
         _flops(low, layer, gradient),
         not depthwise,
         layer.groups == 1,
+        algorithms.winograd_side(algorithm) > 0,
     )
     groups = ranges(low.batch, images)
     count = 1 if low.options.chain else len(groups)
@@ -172,7 +174,7 @@ def weight_gradient(low: Lowering, unit: Unit, gradient: NhwcMap) -> None:
         cuts = {"y": [(0, gradient.height)], "c": outs}
     else:
         kernel, cuts = "nhwc_conv_backward_weights", {"o": outs, "i": ins}
-        attributes |= {"groups": layer.groups, "algorithm": chosen_algorithm(low, layer, gradient, source, "weights")}
+        attributes |= {"groups": layer.groups, "algorithm": algorithm}
     low.weight_loops(
         unit, layer.name, kernel, operands, [list(block_bounds(n=[n], **cuts)) for n in groups], **attributes
     )

@@ -98,7 +98,7 @@ def check_case(case, algorithm, factor=0.0):
     terms = case.terms * max(1, case.shape[0] / case.x.channels)
     check_linear("nhwc_conv_backward_data", operands, ["output"], attributes, blocks, terms, factor)
     images = ranges(case.batch, int(rng.integers(1, case.batch + 1)))
-    part_out, part_in = (16 * int(rng.integers(1, 5)) for _ in range(2))
+    part_out, part_in = (16 * int(rng.integers(1, 7)) for _ in range(2))
     outs = ranges(case.shape[0], part_out) if case.groups == 1 else [(0, case.shape[0])]
     ins = ranges(case.x.channels, part_in) if case.groups == 1 else [(0, case.x.channels)]
     blocks = [(*n, *o, *i, partial) for partial, n in enumerate(images) for o in outs for i in ins]
