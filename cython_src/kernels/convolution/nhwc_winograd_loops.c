@@ -216,26 +216,29 @@ INLINE void ask(const int n, const int first, const float *x, ptrdiff_t row, ptr
 TRANSFORMS(2)
 TRANSFORMS(4)
 
-/* All inputs with the outputs [first, first + vectors * VL) of a point; the factors of the next one come to the L1 cache. */
-INLINE void weight_panel(const WinogradWeightTask *t, int p, int first, const int vectors)
+/* All inputs with the outputs [first, stop) of a point, in panels of `vectors`; the factors of the next point come to the
+ * L1 cache. */
+INLINE void weight_panels(const WinogradWeightTask *t, int p, int first, int stop, const int vectors)
 {
     const int columns = vectors * VL;
     for (int i = 0, rows; i < t->inputs; i += rows) {
         rows = tile_height(t->inputs - i, vectors);
-        Tile tile = {.a = t->input + p * t->input_point + i,
-                     .a_row = t->inputs,
-                     .b = t->gradient + p * t->gradient_point + (ptrdiff_t)first * t->tiles,
-                     .c = t->sums + p * t->sums_point + (ptrdiff_t)i * t->outputs + first,
-                     .c_row = t->outputs,
-                     .terms = t->tiles,
-                     .add = t->add,
-                     .turned = 1};
-        fetch_later(&tile, tile.c + rows * t->outputs, t->outputs);
-        if (p + 1 < t->points) {
-            fetch_later(&tile, tile.a - i + t->input_point + (ptrdiff_t)i * columns, columns);
-            fetch_later(&tile, tile.b + t->gradient_point + (ptrdiff_t)i * columns, columns);
+        for (int o = first; o < stop; o += columns) {
+            Tile tile = {.a = t->input + p * t->input_point + i,
+                         .a_row = t->inputs,
+                         .b = t->gradient + p * t->gradient_point + (ptrdiff_t)o * t->tiles,
+                         .c = t->sums + p * t->sums_point + (ptrdiff_t)i * t->outputs + o,
+                         .c_row = t->outputs,
+                         .terms = t->tiles,
+                         .add = t->add,
+                         .turned = 1};
+            fetch_later(&tile, tile.c + rows * t->outputs, t->outputs);
+            if (p + 1 < t->points) {
+                fetch_later(&tile, tile.a - i + t->input_point + (ptrdiff_t)i * columns, columns);
+                fetch_later(&tile, tile.b + t->gradient_point + (ptrdiff_t)i * columns, columns);
+            }
+            run_tile(rows, vectors, &tile);
         }
-        run_tile(rows, vectors, &tile);
     }
 }
 
@@ -243,10 +246,8 @@ static void weight_products(const WinogradWeightTask *t)
 {
     const int wide = t->outputs / WIDE_COLUMNS * WIDE_COLUMNS;
     for (int p = 0; p < t->points; p++) {
-        for (int o = 0; o < wide; o += WIDE_COLUMNS)
-            weight_panel(t, p, o, WIDE_VECTORS);
-        for (int o = wide; o < t->outputs; o += PANEL_COLUMNS)
-            weight_panel(t, p, o, PANEL_VECTORS);
+        weight_panels(t, p, 0, wide, WIDE_VECTORS);
+        weight_panels(t, p, wide, t->outputs, PANEL_VECTORS);
     }
 }
 
