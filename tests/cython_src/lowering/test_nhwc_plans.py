@@ -4,6 +4,7 @@ import pytest
 from cython_src.networks_for_tests import SMALL, fill
 
 from forktask.cython_src.binding.checks import find_unused_reads, span_in_tasks
+from forktask.cython_src.kernels.convolution import algorithms
 from forktask.cython_src.lowering.lower import lower
 from forktask.cython_src.networks.registry import get_network
 from forktask.cython_src.plan.dependences import record_graph
@@ -26,6 +27,14 @@ def test_sums_and_statistics_have_no_loops_of_their_own(name):
     assert not {"nhwc_add", "nhwc_norm_statistics", "nhwc_activation"} & {*kernels}
     apart = [loop.kernel for loop in lower(get_network(name), batch=2, fusion="activation").loops]
     assert "nhwc_add" in apart and "nhwc_norm_statistics" in apart
+
+
+def test_weight_gradients_pack_nothing():
+    """Check that the many weights of the last layers cost the weight gradient no packing: its tiles are larger."""
+    plan = lower(get_network("resnet18"), batch=16)
+    chosen = {loop.name: loop.attributes.get("algorithm") for loop in plan.loops}
+    assert chosen["layer4.1.conv2.weight_gradient"] == algorithms.CODES["winograd4"]
+    assert chosen["layer4.1.conv2.data_gradient"] == algorithms.CODES["winograd2"]
 
 
 def test_batch_one_has_enough_blocks():
