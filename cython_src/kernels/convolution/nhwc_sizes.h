@@ -235,12 +235,18 @@ static inline ptrdiff_t convolution_scratch(const Convolution *c, int k, int ima
 
 /* ---- weight gradient ---- */
 
-/* Whether it is summed as a product of two matrices: one tap, pixels that follow on in both maps, and channels enough that
- * turning one of them does not count. */
+/* Whether it is summed as a product of two matrices: one tap, and channels enough that turning one of them does not
+ * count. */
 static inline int is_matrix_product(const Convolution *c)
 {
-    return c->kernel == 1 && c->stride == 1 && c->padding == 0 && c->groups == 1 && c->source.halo == 0 &&
-           c->target.halo == 0 && smaller(c->source.channels, c->target.channels) >= MATRIX_CHANNELS;
+    return c->kernel == 1 && c->padding == 0 && c->groups == 1 && c->source.halo == 0 &&
+           smaller(c->source.channels, c->target.channels) >= MATRIX_CHANNELS;
+}
+
+/* How many pixels of the input are copied at a time for that product; none where all of them follow on in the map. */
+static inline int copied_pixels(const Convolution *c)
+{
+    return c->stride > 1 || c->target.halo ? LINEAR_GRADIENT_ROWS : 0;
 }
 
 /* How many output channels are summed at a time. */
@@ -327,7 +333,8 @@ static inline WinogradWeightScratch winograd_weight_scratch(const Convolution *c
 static inline ptrdiff_t weight_gradient_scratch(const Convolution *c, int images, int outputs, int inputs)
 {
     if (is_matrix_product(c))
-        return LINEAR_GRADIENT_FLOATS((ptrdiff_t)images * c->source.height * c->source.width, outputs, inputs);
+        return LINEAR_GRADIENT_FLOATS((ptrdiff_t)images * c->source.height * c->source.width, outputs, inputs) +
+               (ptrdiff_t)copied_pixels(c) * inputs;
     outputs = (int)smaller(outputs, piece_outputs(c));
     inputs = (int)smaller(inputs, piece_inputs(c));
     return c->side ? winograd_weight_scratch(c, images, outputs, inputs).end
