@@ -511,7 +511,7 @@ cdef void pack_pixels(const NhwcMap *m, const Loops *loops, const float *x, int 
 cdef int conv_backward_weights(const void *args, Py_ssize_t block, const TaskContext *context) noexcept nogil:
     """bounds: images, output channels, input channels (all of a group where there are several), partial.
 
-    Strips of pixels are copied, so that they lie close together; a piece of the gradient, 64 x 64 channels, is summed
+    Strips of pixels are copied, so that they lie close together; a piece of the gradient, 128 x 64 channels, is summed
     in scratch memory over all of them and then brought into PyTorch's order.
     """
     cdef nhwc_conv_backward_weights_args a = read_nhwc_conv_backward_weights(args, block)

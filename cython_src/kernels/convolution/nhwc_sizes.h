@@ -22,7 +22,7 @@ enum {
     SMALL_WEIGHTS = 1 << 16, /* floats that may stay in the L2 cache beside a list of pixels */
     WEIGHT_TILES = 32,       /* Winograd tiles of a strip of the weight gradient */
     MATRIX_CHANNELS = 64,    /* of a weight gradient that is a product of matrices, at least */
-    STRIP = 128              /* pixels of a strip of the weight gradient, at least */
+    STRIP = 128              /* pixels of a strip of the weight gradient, at least, without a stride */
 };
 
 typedef struct Convolution {
@@ -252,7 +252,7 @@ static inline int copied_pixels(const Convolution *c)
 /* How many output channels are summed at a time. */
 static inline int piece_outputs(const Convolution *c)
 {
-    return c->side ? 128 : c->kernel == 1 ? 256 : 64;
+    return c->side || c->kernel > 1 ? 128 : 256;
 }
 
 /* How many input channels are summed at a time. */
@@ -284,14 +284,15 @@ static inline WeightScratch weight_scratch(const Convolution *c, int images, int
     const int k = c->kernel, pixels = c->source.height * c->source.width, reach = (k - 1) * c->dilation + 1;
     s.step = k == 1 ? c->stride : 1; /* a single tap reads every step-th pixel only */
     s.move = k == 1 ? 1 : c->stride;
+    const int strip = STRIP / s.move; /* fewer pixels where each has more inputs, so that they stay in the L1 cache */
     s.copied = (int)smaller(LANES, c->target.pitch);
     s.inputs = c->target.pitch < LANES ? s.copied : (int)lines(inputs);
     s.joined = c->target.pitch < LANES && c->dilation == 1 ? s.copied : 0;
     s.calls = s.joined ? k : k * k;
     s.rows = s.joined ? s.copied * k : s.inputs;
     s.chunks = (int)pieces(outputs, 32);
-    s.images = pixels < STRIP ? (int)smaller(images, STRIP / pixels) : 1;
-    s.height = pixels <= STRIP ? c->source.height : (int)pieces(STRIP, c->source.width);
+    s.images = pixels < strip ? (int)smaller(images, strip / pixels) : 1;
+    s.height = pixels <= strip ? c->source.height : (int)pieces(strip, c->source.width);
     s.columns = (c->source.width - 1) * s.move + reach;
     s.sums = weight_index(c, inputs);
     s.sums_size = (ptrdiff_t)s.calls * s.rows * 32;

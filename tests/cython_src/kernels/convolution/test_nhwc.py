@@ -140,6 +140,12 @@ def test_matrix_products_of_more_pixels_than_are_copied_at_a_time(stride, beside
     check_case(Case(1, 1, 64, 80, 41, 39, 1, stride, 0, 1, beside=beside), "direct")
 
 
+@pytest.mark.parametrize("groups", [1, 2])
+def test_more_output_channels_than_a_piece_of_the_weight_gradient(groups):
+    """Check kernels of 3 x 3 with a stride, several strips and pieces."""
+    check_case(Case(2, groups, 80 * groups, 144 * groups, 17, 23, 3, 2, 1, 1), "direct")
+
+
 @pytest.mark.parametrize("algorithm", ["winograd2", "winograd4"])
 @pytest.mark.parametrize("seed", range(10))
 def test_winograd_stays_within_its_error(seed, algorithm):
