@@ -511,7 +511,7 @@ cdef void pack_pixels(const NhwcMap *m, const Loops *loops, const float *x, int 
 cdef int conv_backward_weights(const void *args, Py_ssize_t block, const TaskContext *context) noexcept nogil:
     """bounds: images, output channels, input channels (all of a group where there are several), partial.
 
-    Strips of pixels are copied, so that they lie close together; a piece of the gradient, 64 x 64 channels, is summed
+    Strips of pixels are copied, so that they lie close together; a piece of the gradient, 128 x 64 channels, is summed
     in scratch memory over all of them and then brought into PyTorch's order.
     """
     cdef nhwc_conv_backward_weights_args a = read_nhwc_conv_backward_weights(args, block)
@@ -559,8 +559,12 @@ cdef int conv_backward_weights(const void *args, Py_ssize_t block, const TaskCon
 
 cdef void weight_product(const Convolution *c, const LinearLoops *loops, const nhwc_conv_backward_weights_args *a,
                          float *out, float *bias, float *scratch) noexcept nogil:
-    """The weight gradient of a linear layer whose rows are the pixels."""
+    """The weight gradient of a linear layer whose rows are the pixels; those of the input are copied where they do not
+    follow on."""
     cdef LinearGradientTask task
+    cdef int inputs = a.i1 - a.i0, width = c.source.width, pixels = c.source.height * width
+    cdef int total = (a.n1 - a.n0) * pixels, done = 0, i, at
+    cdef float *copied = scratch
     memset(&task, 0, sizeof(LinearGradientTask))
     task.gradient = a.gradient + pixel(&c.source, a.n0, 0, 0) + a.o0
     task.input = a.input + pixel(&c.target, a.n0, 0, 0) + a.i0
@@ -569,12 +573,27 @@ cdef void weight_product(const Convolution *c, const LinearLoops *loops, const n
     task.bias = bias + a.o0 if a.bias_output != NULL and a.i0 == 0 else NULL
     task.gradient_row = c.source.pitch
     task.input_row = c.target.pitch
-    task.rows = (a.n1 - a.n0) * c.source.height * c.source.width
+    task.rows = total
     task.outputs = a.o1 - a.o0
-    task.inputs = a.i1 - a.i0
+    task.inputs = inputs
     task.accumulate = c.option
-    task.scratch = scratch
-    loops.backward_weights(&task)
+    task.scratch = scratch + copied_pixels(c) * inputs
+    if copied_pixels(c) == 0:
+        loops.backward_weights(&task)
+        return
+    task.input = copied
+    task.input_row = inputs
+    while done < total:
+        task.rows = min(copied_pixels(c), total - done)
+        for i in range(task.rows):
+            at = done + i
+            memcpy(copied + <Py_ssize_t> i * inputs, a.input + a.i0 + pixel(
+                &c.target, a.n0 + at // pixels, at % pixels // width * c.stride, at % width * c.stride),
+                inputs * sizeof(float))
+        loops.backward_weights(&task)
+        task.gradient += task.rows * task.gradient_row
+        task.accumulate = 1
+        done += task.rows
 
 
 cdef inline void request(Request *r, const NhwcMap *m, const float *x, int n, int y, int x_,

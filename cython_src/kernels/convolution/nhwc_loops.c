@@ -4,7 +4,8 @@
 #include "cython_src/kernels/simd/activations.h"
 #include "cython_src/kernels/simd/vectors.h"
 
-#define LINE 16 /* floats of a cache line */
+#define LINE     16  /* floats of a cache line */
+#define FAR_ROWS 256 /* of sums that do not stay in the L2 cache until they are added up */
 
 /* Registers: `groups` x 4 pixels x `vectors` sums, one column vector of b each, one broadcast. */
 #define PANEL_VECTORS 2                  /* vectors of columns at a time: of AVX-512 two panels */
@@ -228,6 +229,8 @@ static void outer(const OuterTask *t)
 static void transpose_rows(const float *rows, const int32_t *index, int n, int lanes, float *out, ptrdiff_t out_stride,
                            int accumulate)
 {
+    const int far =
+        BY_ISA(0, 0, 0, 1) && !accumulate && n >= FAR_ROWS && (uintptr_t)out % 64 == 0 && out_stride % LINE == 0;
     for (int first = 0; first < lanes; first += VL) {
         const int count = lanes - first < VL ? lanes - first : VL;
         int r = 0;
@@ -239,7 +242,10 @@ static void transpose_rows(const float *rows, const int32_t *index, int n, int l
                 float *p = out + (first + i) * out_stride + r;
                 if (accumulate)
                     v[i] += load(p);
-                store(p, v[i]);
+                if (far)
+                    stream(p, v[i]);
+                else
+                    store(p, v[i]);
             }
         }
         for (; r < n; r++)
@@ -248,6 +254,8 @@ static void transpose_rows(const float *rows, const int32_t *index, int n, int l
                 *p = accumulate ? *p + x : x;
             }
     }
+    if (far)
+        streamed();
 }
 
 static void spread_rows(const float *in, ptrdiff_t in_stride, int lanes, int n, const int32_t *index, int beyond,

@@ -23,7 +23,7 @@ enum {
     WEIGHT_TILES = 64,       /* Winograd tiles of a strip of the weight gradient */
     WEIGHT_OUTPUTS = 64,     /* output channels that are summed at a time there */
     MATRIX_CHANNELS = 64,    /* of a weight gradient that is a product of matrices, at least */
-    STRIP = 128              /* pixels of a strip of the weight gradient, at least */
+    STRIP = 128              /* pixels of a strip of the weight gradient, at least, without a stride */
 };
 
 typedef struct Convolution {
@@ -236,18 +236,24 @@ static inline ptrdiff_t convolution_scratch(const Convolution *c, int k, int ima
 
 /* ---- weight gradient ---- */
 
-/* Whether it is summed as a product of two matrices: one tap, pixels that follow on in both maps, and channels enough that
- * turning one of them does not count. */
+/* Whether it is summed as a product of two matrices: one tap, and channels enough that turning one of them does not
+ * count. */
 static inline int is_matrix_product(const Convolution *c)
 {
-    return c->kernel == 1 && c->stride == 1 && c->padding == 0 && c->groups == 1 && c->source.halo == 0 &&
-           c->target.halo == 0 && smaller(c->source.channels, c->target.channels) >= MATRIX_CHANNELS;
+    return c->kernel == 1 && c->padding == 0 && c->groups == 1 && c->source.halo == 0 &&
+           smaller(c->source.channels, c->target.channels) >= MATRIX_CHANNELS;
+}
+
+/* How many pixels of the input are copied at a time for that product; none where all of them follow on in the map. */
+static inline int copied_pixels(const Convolution *c)
+{
+    return c->stride > 1 || c->target.halo ? LINEAR_GRADIENT_ROWS : 0;
 }
 
 /* How many output channels are summed at a time, for Winograd from inputs that are transformed once. */
 static inline int piece_outputs(const Convolution *c)
 {
-    return c->side ? MAX_CHANNELS : c->kernel == 1 ? 256 : 64;
+    return c->side ? MAX_CHANNELS : c->kernel > 1 ? 128 : 256;
 }
 
 /* How many input channels are summed at a time. */
@@ -279,14 +285,15 @@ static inline WeightScratch weight_scratch(const Convolution *c, int images, int
     const int k = c->kernel, pixels = c->source.height * c->source.width, reach = (k - 1) * c->dilation + 1;
     s.step = k == 1 ? c->stride : 1; /* a single tap reads every step-th pixel only */
     s.move = k == 1 ? 1 : c->stride;
+    const int strip = STRIP / s.move; /* fewer pixels where each has more inputs, so that they stay in the L1 cache */
     s.copied = (int)smaller(LANES, c->target.pitch);
     s.inputs = c->target.pitch < LANES ? s.copied : (int)lines(inputs);
     s.joined = c->target.pitch < LANES && c->dilation == 1 ? s.copied : 0;
     s.calls = s.joined ? k : k * k;
     s.rows = s.joined ? s.copied * k : s.inputs;
     s.chunks = (int)pieces(outputs, 32);
-    s.images = pixels < STRIP ? (int)smaller(images, STRIP / pixels) : 1;
-    s.height = pixels <= STRIP ? c->source.height : (int)pieces(STRIP, c->source.width);
+    s.images = pixels < strip ? (int)smaller(images, strip / pixels) : 1;
+    s.height = pixels <= strip ? c->source.height : (int)pieces(strip, c->source.width);
     s.columns = (c->source.width - 1) * s.move + reach;
     s.sums = weight_index(c, inputs);
     s.sums_size = (ptrdiff_t)s.calls * s.rows * 32;
@@ -328,7 +335,8 @@ static inline WinogradWeightScratch winograd_weight_scratch(const Convolution *c
 static inline ptrdiff_t weight_gradient_scratch(const Convolution *c, int images, int outputs, int inputs)
 {
     if (is_matrix_product(c))
-        return LINEAR_GRADIENT_FLOATS((ptrdiff_t)images * c->source.height * c->source.width, outputs, inputs);
+        return LINEAR_GRADIENT_FLOATS((ptrdiff_t)images * c->source.height * c->source.width, outputs, inputs) +
+               (ptrdiff_t)copied_pixels(c) * inputs;
     outputs = (int)smaller(outputs, piece_outputs(c));
     inputs = (int)smaller(inputs, piece_inputs(c));
     return c->side ? winograd_weight_scratch(c, images, outputs, inputs).end

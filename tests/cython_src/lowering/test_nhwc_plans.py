@@ -45,6 +45,13 @@ def test_batch_one_has_enough_blocks():
             assert loop.num_blocks >= 8, loop.name
 
 
+def test_blocks_of_1x1_convolutions_have_whole_images_where_it_costs_no_more():
+    """Check that of equally cheap cuts images, not rows, are chosen: their pixels follow on."""
+    loops = {loop.name: loop for loop in lower(get_network("resnext29_2x64d"), batch=16).loops}
+    for name in ("layer1.1.conv1", "layer1.1.conv3.data_gradient"):
+        assert {tuple(block.bounds[2:4]) for block in loops[name].blocks} == {(0, 32)}, name
+
+
 @pytest.mark.parametrize("name", ["resnet18", "mobilenet_v2"])
 def test_input_rows_that_no_window_holds_read_no_gradient(name):
     """Check blocks of single rows where a stride of 2 skips the last row of the input."""

@@ -125,7 +125,8 @@ def output_blocks(
     def moved(of_batch: int, of_rows: int, of_channels: int) -> float:
         halo = (window.reach - window.stride) * (of_rows - 1)
         inputs = of_inputs * in_row_bytes * (in_height + halo) * batch * of_channels
-        return of_weights * weight_bytes * of_batch * of_rows + inputs + out_row_bytes * height * batch
+        # Of equal cuts the one with the most rows: pixels of whole images follow on.
+        return of_weights * weight_bytes * of_batch * of_rows + inputs + out_row_bytes * height * batch + of_rows
 
     sizes = _halvings(batch, 1), _halvings(height, 4), _halvings(channels, 2 * LANES, LANES)
     return _cheapest((batch, height, channels), sizes, _wanted(cut, flops, wanted_blocks), moved)

@@ -14,7 +14,20 @@ class Case:
     """One convolution: its maps, weights and attributes."""
 
     def __init__(
-        self, batch, groups, channels_in, channels_out, height, width, kernel, stride, padding, dilation, seed=0
+        self,
+        batch,
+        groups,
+        channels_in,
+        channels_out,
+        height,
+        width,
+        kernel,
+        stride,
+        padding,
+        dilation,
+        *,
+        seed=0,
+        beside=0,
     ):
         self.rng = np.random.default_rng(seed)
         self.batch, self.groups = batch, groups
@@ -24,7 +37,7 @@ class Case:
         sizes = {"in_height": out[0], "in_width": out[1], "out_height": height, "out_width": width}
         halo = algorithms.required_halo(algorithms.DATA, {**self.geometry, **sizes})
         image = channels_in <= 4
-        self.x = NhwcMap("x", batch, channels_in, height, width, padding, image=image)
+        self.x = NhwcMap("x", batch, channels_in, height, width, padding + beside, image=image)
         self.y = NhwcMap("y", batch, channels_out, *out, int(self.rng.integers(2)))
         self.dy = NhwcMap("dy", batch, channels_out, *out, halo)
         self.dx = NhwcMap("dx", batch, channels_in, height, width, int(self.rng.integers(2)), image=image)
@@ -119,6 +132,18 @@ def check_case(case, algorithm, factor=0.0):
 def test_compiled_forms_equal_numpy_forms(seed):
     """Check all kernels, cut into blocks at random, in all instruction sets, halo and padding channels included."""
     check_case(random_case(seed), "direct")
+
+
+@pytest.mark.parametrize(("stride", "beside"), [(1, 0), (1, 1), (2, 0), (2, 1)])
+def test_matrix_products_of_more_pixels_than_are_copied_at_a_time(stride, beside):
+    """Check the weight gradient of a 1 x 1 convolution, whether the input's pixels follow on or not."""
+    check_case(Case(1, 1, 64, 80, 41, 39, 1, stride, 0, 1, beside=beside), "direct")
+
+
+@pytest.mark.parametrize("groups", [1, 2])
+def test_more_output_channels_than_a_piece_of_the_weight_gradient(groups):
+    """Check kernels of 3 x 3 with a stride, several strips and pieces."""
+    check_case(Case(2, groups, 80 * groups, 144 * groups, 17, 23, 3, 2, 1, 1), "direct")
 
 
 @pytest.mark.parametrize("algorithm", ["winograd2", "winograd4"])
