@@ -17,7 +17,7 @@ from typing import Any
 
 import msgspec
 
-from ...cython_src.errors import UnsoundPlan, UsageError
+from ...cython_src.errors import UnsoundPlan
 from ...cython_src.kernels import kernel_table
 from ...cython_src.kernels.simd import instruction_sets
 from ...cython_src.lowering.lower import NCHW16_LAYOUT, choose_layout, lower, own_plan
@@ -26,11 +26,10 @@ from ...cython_src.networks.layers import Network
 from ...cython_src.networks.own import is_own, split_call, write_network
 from ...cython_src.networks.registry import get_network, network_names
 from ...cython_src.plan.model import Plan
-from ...cython_src.reading import decode_json, read_regular
 from ..machine.build_info import BUILD
 from ..machine.proc import read_text
 from ..machine.topology import available_cpus
-from ..results.files import cache_folder, write_atomically
+from ..results.files import keep_cached, read_cached
 from ..sampling.child import measure_in_process, sample_environment
 from ..subjects.models import ModelSpec, process_environment
 from ..tables.progress import say
@@ -228,15 +227,10 @@ def _libraries(addresses: set[int]) -> set[Path]:
 
 
 def _read(key: str) -> Found:
-    """Return what passed the check before; a file that cannot be read counts as none."""
-    try:
-        return _found.get(key) or decode_json(read_regular(cache_folder(CACHE) / key, "file of checks"), Found)
-    except (OSError, ValueError):
-        return Found()
+    """Return what passed the check before."""
+    return _found.get(key) or read_cached(CACHE, key, Found, Found())
 
 
 def _keep(key: str, result: Found) -> None:
     _found[key] = result
-    with suppress(OSError, UsageError):
-        cache_folder(CACHE).mkdir(parents=True, exist_ok=True)
-        write_atomically(cache_folder(CACHE) / key, msgspec.json.encode(result))
+    keep_cached(CACHE, key, result)

@@ -16,10 +16,11 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 
 from ...cython_src.errors import UsageError
-from ...cython_src.reading import home_expanded, open_regular
+from ...cython_src.reading import decode_json, home_expanded, open_regular, read_regular
 from ..machine.proc import read_text
 from ..tables.progress import say
 
@@ -59,6 +60,22 @@ def cache_folder(name: str) -> Path:
             raise UsageError(f"{temporary} must be yours, got another user's; set HOME, or name a folder with --cache")
         return temporary / name
     return home_expanded(os.environ.get("XDG_CACHE_HOME") or "~/.cache") / "forktask" / name
+
+
+def read_cached(name: str, file: str, kind: Any, otherwise: Any) -> Any:
+    """Return what `keep_cached` left in `cache_folder(name)`, of a type of msgspec; a file that is not there or cannot
+    be read counts as `otherwise`."""
+    try:
+        return decode_json(read_regular(cache_folder(name) / file, "file of the cache"), kind)
+    except (OSError, ValueError):
+        return otherwise
+
+
+def keep_cached(name: str, file: str, value: Any) -> None:
+    """Keep a value as JSON in `cache_folder(name)`; where that cannot be written, it has to be found again."""
+    with suppress(OSError, UsageError):
+        cache_folder(name).mkdir(parents=True, exist_ok=True)
+        write_atomically(cache_folder(name) / file, msgspec.json.encode(value))
 
 
 def write_atomically(path: Path | str, *parts: bytes | str | np.ndarray, kind: re.Pattern[bytes] | None = None) -> None:

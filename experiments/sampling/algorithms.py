@@ -6,12 +6,10 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import suppress
 from functools import partial
-from pathlib import Path
 from statistics import median
+from typing import Literal
 
-import msgspec
 import numpy as np
 
 from ...cython_src.binding.bind import BoundPlan, Workers, bind
@@ -23,14 +21,14 @@ from ...cython_src.lowering.lower import lower
 from ...cython_src.lowering.options import PlanOptions
 from ...cython_src.networks.layers import Conv2d, GlobalAvgPool, Linear, Network, SoftmaxCrossEntropy
 from ...cython_src.plan.model import Plan
-from ...cython_src.reading import decode_json, read_regular
 from ..machine.build_info import BUILD
 from ..machine.environment import cpu_model
-from ..results.files import cache_folder, write_atomically
+from ..results.files import cache_folder, keep_cached, read_cached
 from ..results.folder import short_id
 from ..tables.numbers import plural
 from ..tables.progress import say
 
+CACHE = "algorithms"  # folder below the user's cache folder
 MEASURED = "measured"  # value of the option `algorithms` that stands for what is measured
 BUDGET_S = 1.0  # of the measurements for a plan
 LEAST_TURNS = 3
@@ -72,8 +70,8 @@ def measured_algorithms(plans: Iterable[tuple[str | Network, PlanOptions]]) -> s
     A loop is named where another algorithm than that by cost is clearly faster. What was measured on this kind of
     processor by this version before is not measured again; what a second per plan is not enough for stays by cost.
     """
-    path = cache_folder("algorithms") / f"{short_id([BUILD, cpu_model(), instruction_sets.choose()])}.json"
-    found = _read(path)
+    file = f"{short_id([BUILD, cpu_model(), instruction_sets.choose()])}.json"
+    found = read_cached(CACHE, file, dict[str, Literal[ALGORITHMS]], {})
     known, named = dict(found), {}
     for network, options in plans:
         loops = dict(_loops(lower(network, options))) if options.conv == "auto" else {}
@@ -85,14 +83,12 @@ def measured_algorithms(plans: Iterable[tuple[str | Network, PlanOptions]]) -> s
         left = sum(shape not in known for shape in loops)
         if sizes:
             say(
-                f"algorithms of {plural(len(loops), 'shape')} of convolutions measured, kept in {path}"
+                f"algorithms of {plural(len(loops), 'shape')} of convolutions measured, kept in {cache_folder(CACHE)}"
                 + (f"; {left} not, for want of time, and by cost" if left else "")
             )
         named |= {shape: known[shape] for shape, by_cost in loops.items() if known.get(shape, by_cost) != by_cost}
     if known != found:
-        with suppress(OSError, UsageError):  # the next command measures again
-            path.parent.mkdir(parents=True, exist_ok=True)
-            write_atomically(path, msgspec.json.encode(known))
+        keep_cached(CACHE, file, known)
     return ",".join(f"{shape}={algorithm}" for shape, algorithm in named.items())
 
 
@@ -161,12 +157,3 @@ def _time_of(bound: BoundPlan, workers: Workers, direction: str, more: float) ->
                 bound.run_task(number, block, 0, workers)
             total += (time.perf_counter() - start) * (1 if packs else more)
     return total
-
-
-def _read(path: Path) -> dict[str, str]:
-    """Return what was measured before; a file that cannot be read counts as none."""
-    try:
-        known = decode_json(read_regular(path, "file of algorithms"), dict[str, str])
-    except (OSError, ValueError):
-        return {}
-    return known if {*known.values()} <= {*ALGORITHMS} else {}
