@@ -50,6 +50,18 @@ def expected_cost_ns(plan):
     return np.maximum(flops / FLOPS_PER_NS, num_bytes / BYTES_PER_NS) + 10
 
 
+def with_priority(graph, cost, option):
+    """Return the graph with its nodes' successors in ascending priority, and the priority by the option of this name:
+    float64, shape (num_nodes,), or None for `auto` and `newest`. `cost`: of each task."""
+    if option == "path":
+        priority = remaining_path(graph, cost)
+    elif option == "plan":
+        priority = -np.arange(graph.num_nodes, dtype=np.float64)
+    else:
+        return graph, None
+    return by_priority(graph, priority), priority
+
+
 class _TaskingExecutor(BaseExecutor):
     """Base of the task executors: the team of threads, the event log, `run`. The thread that calls `run` executes no
     block: it sleeps, and polls for signals. `watchdog_s`: seconds without any progress after which a run is stopped
@@ -137,13 +149,11 @@ class _ReplayExecutor(_TaskingExecutor):
         """Make the runtime for a graph; `workers`: those of another runtime, to share."""
         options = (self.event_capacity, self.watchdog_s, workers)
         cost = expected_cost_ns(bound.plan)
-        priority = None
-        if self.options.priority == "path" and bound.num_tasks == graph.num_tasks:
-            priority = remaining_path(graph, cost)
-            graph = by_priority(graph, priority)
+        graph, priority = with_priority(graph, cost, self.options.priority)
         if self.options.placement == "stealing":
             return ReplayRuntime(self._team, bound, graph, *options, priority)
-        return ProgramRuntime(self._team, bound, graph, cost, *options, priority)
+        newest = self.options.priority == "newest"
+        return ProgramRuntime(self._team, bound, graph, cost, *options, priority, newest)
 
 
 class TaskGraphExecutor(_ReplayExecutor):

@@ -25,9 +25,10 @@ _Placement = Annotated[
 _Priority = Annotated[
     str,
     about(
-        "which ready task goes first. `none`: the newest, whose data are in the cache; `path`: the one with the "
-        "longest path to the end of the iteration",
-        choices=("none", "path"),
+        "which ready task goes first. `newest`: its data are in the cache; `path`: the longest path to the end of the "
+        "iteration; `plan`: the first one in the plan; `auto`: `newest`, or in programs the longest path to the end of "
+        "the next iteration where a simulated run is clearly shorter then",
+        choices=("auto", "newest", "path", "plan"),
     ),
 ]
 _Preemption = Annotated[
@@ -69,7 +70,7 @@ class TaskGraphOptions(Record):
         ),
     ] = "iteration"
     placement: _Placement = "partitioned"
-    priority: _Priority = "none"
+    priority: _Priority = "auto"
     preemption: _Preemption = "stay"
 
 
@@ -77,7 +78,7 @@ class TaskIterOptions(Record):
     """Options of `taskiter`."""
 
     placement: _Placement = "partitioned"
-    priority: _Priority = "none"
+    priority: _Priority = "auto"
     preemption: _Preemption = "stay"
     unroll: Annotated[
         int,

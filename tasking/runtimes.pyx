@@ -262,9 +262,10 @@ cdef class _Hints:
     cdef TaskHints hints
     cdef list keep
 
-    def __cinit__(self, plan, cost, priority):
+    def __cinit__(self, plan, cost, priority, bint newest):
         memset(&self.hints, 0, sizeof(self.hints))
         self.keep = []
+        self.hints.newest_first = newest
         self.hints.cost = <const double *> kept(self.keep, cost, np.float64)
         if priority is not None and len(priority):
             self.hints.priority = <const double *> kept(self.keep, priority, np.float64)
@@ -279,13 +280,13 @@ cdef _check_compiled(int status):
         raise MemoryError
 
 
-def program_order(plan, graph, cost, int num_workers, priority=None):
+def program_order(plan, graph, cost, int num_workers, priority=None, bint newest=False):
     """Return the tasks of each worker in the order of its program: list of int32 arrays, one for each worker.
 
     The same as `ProgramRuntime.programs`, for any number of workers and by the same arguments: no threads are started.
     """
     cdef _Recorded recorded = _Recorded(plan, graph)
-    cdef _Hints of_tasks = _Hints(plan, cost, priority)
+    cdef _Hints of_tasks = _Hints(plan, cost, priority, newest)
     cdef int status
     cdef Py_ssize_t i
     home, order = np.zeros((2, plan.num_tasks + 1), np.int32)
@@ -372,14 +373,15 @@ cdef class ReplayRuntime(_Runtime):
 
 cdef class ProgramRuntime(_Runtime):
     """Replay of a recorded graph compiled into one program per worker. `cost`, float64, shape (num_tasks,): expected
-    duration of each task, positive, in any unit; others as for `ReplayRuntime`."""
+    duration of each task, positive, ns; `newest`: a worker takes its newest ready task, no other order is tried; others
+    as for `ReplayRuntime`."""
 
     cdef Programs compiled
 
     def __cinit__(self, Threads team, BoundPlan bound, graph, cost, int64_t event_capacity, double watchdog_s,
-                  Workers workers, priority):
+                  Workers workers, priority=None, bint newest=False):
         cdef _Recorded recorded = _Recorded(bound.plan, graph)
-        cdef _Hints of_tasks = _Hints(bound.plan, cost, priority)
+        cdef _Hints of_tasks = _Hints(bound.plan, cost, priority, newest)
         cdef int error
         memset(&self.compiled, 0, sizeof(self.compiled))
         self._set_up(team, bound, event_capacity, watchdog_s, workers)

@@ -11,10 +11,10 @@ import numpy as np
 from ...cython_src.binding.storage import home_of
 from ...cython_src.errors import UsageError
 from ...cython_src.plan.barriers import barrier_after, record_with_barriers
-from ...cython_src.plan.dependences import TaskGraph, by_priority, remaining_path
+from ...cython_src.plan.dependences import TaskGraph
 from ...cython_src.plan.locks import commutative_locks
 from ...cython_src.plan.model import READ, Plan
-from ...tasking.executor import expected_cost_ns
+from ...tasking.executor import expected_cost_ns, with_priority
 from ...tasking.runtimes import CLAIM_NS, PATIENCE, program_order
 from ..machine.numa import INTERLEAVE, NODE0
 from ..subjects.models import MODELS, ModelSpec
@@ -27,7 +27,7 @@ SIMULATED = ("serial", "forkjoin", "tasks", "taskgraph", "taskiter")
 CLAIM_S = 1e-9 * CLAIM_NS  # tasks shorter than this are not worth a claim
 PATIENCE_S = PATIENCE / 24e6  # before a waiting worker looks for a task to claim: a pause takes some 42 ns
 # Iterations of two runs, the slope of which is the time of a step as `sampling/timing.py` measures it.
-RUN_LENGTHS = {"none": (2, 6), "loop": (1, 2), "phase": (1, 2), "iteration": (1, 2)}
+RUN_LENGTHS = {"none": (4, 8), "loop": (1, 2), "phase": (1, 2), "iteration": (1, 2)}
 
 
 @dataclass(frozen=True)
@@ -249,15 +249,12 @@ def _policy(subject: Subject, spec: ModelSpec, threads: int, machine: MachineMod
         return subject.graph("none"), policy, none + cost.eager_task_s, creation, waits
     graph = subject.graph(spec.barrier)
     cost_ns = expected_cost_ns(plan)  # programs are compiled from the same numbers as in the executor
-    priority = None
-    if spec.option("priority") == "path":
-        priority = remaining_path(graph, cost_ns)
-        graph = by_priority(graph, priority)
+    graph, priority = with_priority(graph, cost_ns, spec.option("priority"))
     if spec.option("placement") == "stealing":
         roots, root_workers = _roots(graph, threads, priority)
         policy |= {"kind": STEALING, "roots": roots, "root_workers": root_workers}
         return graph, policy, none + cost.replay_task_s, none, waits
-    programs = program_order(plan, graph, cost_ns, threads, priority)
+    programs = program_order(plan, graph, cost_ns, threads, priority, spec.option("priority") == "newest")
     policy |= {
         "kind": PROGRAMS,
         "program": np.concatenate(programs),

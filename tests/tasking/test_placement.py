@@ -1,5 +1,6 @@
 """Priorities and affinity: they move tasks, never results."""
 
+import itertools
 import time
 
 import numpy as np
@@ -11,7 +12,9 @@ from tasking.test_executor import assert_same, content, serial_content
 
 from forktask.cython_src.binding.bind import bind
 from forktask.cython_src.graphs.task_bench import task_bench
+from forktask.cython_src.plan.builder import PlanBuilder
 from forktask.cython_src.plan.dependences import by_priority, record_graph, remaining_path
+from forktask.cython_src.plan.model import Block, update
 from forktask.tasking.executor import TaskGraphExecutor, TaskIterExecutor
 from forktask.tasking.runtimes import program_order
 
@@ -28,7 +31,7 @@ def test_hints_change_no_result(executor, placement):
     def check(seed, num_threads, iterations):
         plan = (random_plan, kinds_plan)[seed % 2](seed)
         bound = bind(hinted(plan, seed))
-        priority = "path" if seed % 3 else "none"
+        priority = ("auto", "newest", "path", "plan")[seed % 4]
         with executor(num_threads, placement=placement, priority=priority) as made:
             made.prepare(bound)
             made.run(iterations)
@@ -89,6 +92,47 @@ def test_the_longest_path_goes_first():
     """Check one program: of four chains, the one with the most work left always has the next task."""
     assert programs(columns(4, 2, costs=[1e6, 3e6, 2.1e6, 1.7e6]), 1, priority="path")[0] == [1, 2, 3, 5, 6, 0, 7, 4]
     assert programs(columns(4, 2, costs=[1e6, 3e6, 2.1e6, 1.7e6]), 1)[0] == [0, 4, 1, 5, 2, 6, 3, 7]
+
+
+def test_program_order_is_the_plans():
+    """Check `priority=plan`: one program in the order in which tasks stand in the plan."""
+    assert programs(columns(4, 2, costs=[1e6, 3e6, 2.1e6, 1.7e6]), 1, priority="plan")[0] == [*range(8)]
+
+
+def cells_plan(*loops, cost):
+    """A plan of loops over ranges of cells, which blocks of 10 us times `cost` update."""
+    builder = PlanBuilder("cells")
+    builder.buffer("cells", (max(stop for loop in loops for _, stop in loop),), "uint64", role="statistic")
+    builder.buffer("trace", (sum(map(len, loops)), 2), "uint64", role="statistic")
+    tasks = itertools.count()
+    for number, loop in enumerate(loops):
+        blocks = [
+            Block((next(tasks), 0, 0, 0, 0, *cells), (update("cells", cells),), flops=1e6 * cost[number])
+            for cells in loop
+        ]
+        attributes = {"work": 0, "fail_iteration": -1, "fail_task": -1}
+        builder.loop(f"loop{number}", "test_hash", {"cells": "cells", "trace": "trace"}, blocks, attributes=attributes)
+    return builder.build()
+
+
+def test_blocks_go_where_their_data_are():
+    """Check a loop that numbers its blocks by halves of rows, behind one that numbers them by rows: each worker gets
+    both halves of the rows that it has written."""
+    rows = [(2 * row, 2 * row + 2) for row in range(8)]
+    halves = [(2 * row + half, 2 * row + half + 1) for half in range(2) for row in range(8)]
+    found = programs(cells_plan(rows, halves, cost=[2, 1]), 2)
+    assert [sorted(program) for program in found] == [
+        [*range(4), *range(8, 12), *range(16, 20)],
+        [*range(4, 8), *range(12, 16), *range(20, 24)],
+    ]
+
+
+def test_a_chain_goes_first_where_a_simulated_run_is_shorter():
+    """Check a chain as long as all blocks of a loop that stands before it in the plan: newest first begins with the
+    loop, so that the chain ends the step."""
+    plan = cells_plan([(cell, cell + 1) for cell in range(8)], *[[(8, 9)]] * 4, cost=[1, 2, 2, 2, 2])
+    begins = {order: [program[0] for program in programs(plan, 2, priority=order)] for order in ("newest", "auto")}
+    assert begins["newest"] == [0, 4] and 8 in begins["auto"]
 
 
 def test_tasks_have_the_home_they_ask_for():

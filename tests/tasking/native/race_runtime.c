@@ -153,7 +153,7 @@ int main(int argc, char **argv)
         double cost[MAX_TASKS];
         for (int32_t t = 0; t < num_tasks; t++)
             cost[t] = 1 + random_below(9);
-        TaskHints hints = {cost, NULL, NULL};
+        TaskHints hints = {.cost = cost};
         if (programs_open(&programs, &graph, &hints, num_threads, states, 2000) != 0)
             return 2;
         for (int open = 0; open < 2; open++) {
