@@ -9,7 +9,7 @@ BUILT_FROM := $(filter-out %.md,$(filter meson.build pyproject.toml api/% cython
 PYTEST := $(BIN)/python -P -m pytest
 # Tests that run beside no other test, since they read a clock or count what threads do.
 ALONE := $(wildcard tests/forkjoin/test_*executor.py $(addprefix tests/tasking/test_,closure.py executor.py placement.py \
-	preemption.py stopping.py unroll.py) tests/scaling tests/test_conduct.py tests/test_life_cycle.py)
+	stopping.py unroll.py) tests/scaling tests/test_conduct.py tests/test_life_cycle.py)
 # Kinds of tests that need further packages (tests/kinds.py): all of them, and what each needs from Debian and PyPI.
 FURTHER := torch zoo tokenizers nbclient numba dask cupy pyarrow simplejpeg browser tbb starpu libomp relacy slurm rehearsal \
 	made_up_node

@@ -67,6 +67,8 @@ class _TaskingExecutor(BaseExecutor):
     block: it sleeps, and polls for signals. `watchdog_s`: seconds without any progress after which a run is stopped
     with an error, 0: never; `spin_ns`: how long a thread without work looks for some before it sleeps."""
 
+    naps = False
+
     def __init__(self, num_threads, *, watchdog_s=60.0, spin_ns=None, **settings):
         super().__init__(num_threads, **settings)
         num_cpus = len(os.sched_getaffinity(0)) if self.cpus is None else len(set(self.cpus))
@@ -74,7 +76,7 @@ class _TaskingExecutor(BaseExecutor):
             spin_ns = default_spin_ns(self.num_threads, num_cpus)
         self.watchdog_s = check_seconds("watchdog_s", watchdog_s)
         spin_ns = check_whole("spin_ns", spin_ns, 0, MOST_SPIN_NS)
-        self._team = Threads(self.num_threads, self.cpus, spin_ns, self.options.preemption, self.places)
+        self._team = Threads(self.num_threads, self.cpus, spin_ns, self.places)
         self._runtime = None
 
     def _run(self, bound, first_replay, num_replays):
@@ -91,19 +93,10 @@ class _TaskingExecutor(BaseExecutor):
             idle_runtime="forktask",
             spin_ns=self._team.spin_ns,
             wait_policy=os.environ.get("OMP_WAIT_POLICY", ""),
-            naps=self._naps(),
+            naps=self.naps,
             membarrier=HAS_MEMBARRIER,
             blocks_signals=True,
-            preemption=self._team.preemption,
         )
-
-    def _naps(self):
-        return self._team.preemption == "swap"
-
-    @property
-    def num_cpu_swaps(self):
-        """How often two workers have exchanged CPUs so far."""
-        return self._team.num_swaps
 
     def _forget(self):
         self._runtime = None
@@ -134,8 +127,10 @@ class _ReplayExecutor(_TaskingExecutor):
 
     barrier = "none"
 
-    def _naps(self):
-        return self.options.placement == "partitioned" or super()._naps()
+    @property
+    def naps(self):
+        """Whether a worker that sleeps also wakes by itself, to look for tasks to claim."""
+        return self.options.placement == "partitioned"
 
     def record(self, bound):
         """Find the plan's dependences: the TaskGraph that `prepare` takes, so that each step can be timed apart."""

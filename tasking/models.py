@@ -31,15 +31,6 @@ _Priority = Annotated[
         choices=("auto", "newest", "path", "plan"),
     ),
 ]
-_Preemption = Annotated[
-    str,
-    about(
-        "what a waiting worker does when a competing process has pushed a working one off its CPU. `stay`: nothing, "
-        "like all other models; `swap`: exchange CPUs with it, which needs a CPU for each worker and blocks without "
-        "Python's lock",
-        choices=("stay", "swap"),
-    ),
-]
 _Unit = Annotated[str, about("what one launch runs", choices=("loop", "block"))]
 _Streams = Annotated[int, about("streams used, at most", least=1)]
 
@@ -56,7 +47,6 @@ class TasksOptions(Record):
             "tasks alive at once; when there are as many, the creator helps to execute", least=1, below=(1 << 24) + 1
         ),
     ] = 1024
-    preemption: _Preemption = "stay"
 
 
 class TaskGraphOptions(Record):
@@ -71,7 +61,6 @@ class TaskGraphOptions(Record):
     ] = "iteration"
     placement: _Placement = "partitioned"
     priority: _Priority = "auto"
-    preemption: _Preemption = "stay"
 
 
 class TaskIterOptions(Record):
@@ -79,7 +68,6 @@ class TaskIterOptions(Record):
 
     placement: _Placement = "partitioned"
     priority: _Priority = "auto"
-    preemption: _Preemption = "stay"
     unroll: Annotated[
         int,
         about(

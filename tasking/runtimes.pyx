@@ -53,20 +53,18 @@ class StuckGraph(RuntimeError):
 cdef class Threads:
     """Plain threads that run blocks; the thread that starts a run waits and polls for signals.
 
-    An idle thread looks for work for `spin_ns` before it sleeps; with preemption "swap" a thread that waits exchanges
-    CPUs with one that another process has pushed off its own. `places`: see `BaseExecutor`. Raises `UsageError`:
-    threads that cannot be started; swaps between threads that are not pinned to a CPU of their own.
+    An idle thread looks for work for `spin_ns` before it sleeps. `places`: see `BaseExecutor`. Raises `UsageError`:
+    threads that cannot be started.
     """
 
     cdef Team team
     cdef readonly int num_threads
     cdef readonly int64_t spin_ns
-    cdef readonly str preemption
     cdef int owner_pid
     cdef int32_t[:, ::1] table_of_places
     cdef const int32_t *places   # of the table, or NULL
 
-    def __cinit__(self, int num_threads, cpus=None, int64_t spin_ns=50_000, str preemption="stay", places=None):
+    def __cinit__(self, int num_threads, cpus=None, int64_t spin_ns=50_000, places=None):
         cdef int32_t[::1] list_of_cpus
         cdef const int32_t *pinned = NULL
         cdef int error
@@ -75,19 +73,12 @@ cdef class Threads:
         if cpus is not None:
             list_of_cpus = np.array(cpus, dtype=np.int32)
             pinned = &list_of_cpus[0]
-        if preemption == "swap" and (cpus is None or len(set(cpus)) < num_threads):
-            raise UsageError(
-                f"preemption=swap needs each of {num_threads} threads pinned to a CPU of its own, got cpus={cpus}; "
-                f"give different cpus, or use preemption=stay")
         if places is not None:
             self.table_of_places = np.array(places, dtype=np.int32).reshape(num_threads, PLACE_LEVELS)
             self.places = &self.table_of_places[0, 0]
         self.num_threads = num_threads
         self.spin_ns = spin_ns
-        self.preemption = preemption
         error = team_open(&self.team, num_threads, pinned, spin_ns)
-        if not error and preemption == "swap":
-            error = team_allow_swaps(&self.team, pinned)
         if error:
             raise UsageError(
                 f"{num_threads} threads must be available, but starting them failed: {os.strerror(error)}; use fewer")
@@ -148,22 +139,7 @@ cdef class Threads:
                     scheduler_end(scheduler, RUN_STOPPED)
             with nogil:
                 done = team_wait(&self.team, POLL_NS)
-        if self.team.cpu_swap != NULL:
-            cpu_swap_restore(self.team.cpu_swap)
         return error
-
-    cdef CpuSwap *cpu_swap(self, BoundPlan bound) except? NULL:
-        """What a runtime needs for swaps of CPUs; NULL: its workers stay."""
-        if self.team.cpu_swap != NULL and bound.needs_gil:
-            raise UsageError(
-                f"preemption=swap finds preempted threads by CPU time that stands still, but blocks of plan "
-                f"{bound.plan.name!r} also wait for Python's lock; use preemption=stay")
-        return self.team.cpu_swap
-
-    @property
-    def num_swaps(self):
-        """How often a worker gave its CPU to one that had lost its own."""
-        return 0 if self.team.cpu_swap == NULL else self.team.cpu_swap.num_swaps
 
 
 cdef _dump_workers(Scheduler *s):
@@ -199,11 +175,9 @@ cdef class _Runtime:
         team.touch(self.workers, bound.scratch_bytes)
 
     cdef _set_job(self, TeamJob job, void *state, Scheduler *scheduler):
-        """Say what workers do, and let them exchange CPUs if the team may."""
         self.job = job
         self.state = state
         self.scheduler = scheduler
-        scheduler.cpu_swap = self.team.cpu_swap(self.bound)
 
     cdef void _reset(self, int64_t first, int32_t count) noexcept nogil:
         """Prepare `state` for `count` replays, the first of which is `first`."""

@@ -9,7 +9,6 @@
 #include "deque.h"
 #include "idle.h"
 #if !defined(FORKTASK_RELACY)
-#include "cpu_swap.h"
 #endif
 
 /* Looks from one look at the clock to the next. */
@@ -45,7 +44,6 @@ typedef struct Scheduler {
     int32_t num_workers;
     int64_t spin_ns; /* how long a worker looks for work before it sleeps */
 #if !defined(FORKTASK_RELACY)
-    CpuSwap *cpu_swap; /* NULL: workers keep their CPUs */
 #endif
 } Scheduler;
 
@@ -129,29 +127,6 @@ static inline int32_t scheduler_run_first(Scheduler *s, SchedulerWorker *me, con
     return other;
 }
 
-/* Any thread. Return 1 if workers of this run may swap CPUs. */
-static inline int scheduler_may_swap(Scheduler *s)
-{
-#if defined(FORKTASK_RELACY)
-    (void)s;
-    return 0;
-#else
-    return s->cpu_swap != NULL;
-#endif
-}
-
-/* Owner thread only, while it waits: swap CPUs with a worker, from `first` on, that has lost its own. Returns 1 after
- * a swap; `now` is then stale. */
-static inline int scheduler_swap_cpus(Scheduler *s, int32_t worker, int32_t first, int64_t now)
-{
-#if defined(FORKTASK_RELACY)
-    (void)s, (void)worker, (void)first, (void)now;
-    return 0;
-#else
-    return s->cpu_swap != NULL && cpu_swap_try(s->cpu_swap, &s->idle, worker, first, now);
-#endif
-}
-
 /* Owner thread only, after idle_announce(): sleep, and log it. */
 static inline void scheduler_sleep(Scheduler *s, int32_t worker, int64_t timeout_ns)
 {
@@ -164,8 +139,7 @@ static inline void scheduler_sleep(Scheduler *s, int32_t worker, int64_t timeout
 /* Owner thread only: scheduler_find_work() without the event log. */
 static int32_t scheduler_look_for_work(Scheduler *s, int32_t worker)
 {
-    /* A worker that may swap naps, to look for workers that have lost their CPU; others sleep until they are woken. */
-    int64_t start = 0, nap_ns = scheduler_may_swap(s) ? 2 * s->spin_ns : -1;
+    int64_t start = 0;
     for (int round = 1;; round++) {
         if (scheduler_ended(s))
             return DEQUE_EMPTY;
@@ -176,8 +150,6 @@ static int32_t scheduler_look_for_work(Scheduler *s, int32_t worker)
         if (round % SCHEDULER_ROUNDS != 0)
             continue;
         int64_t now = forktask_now_ns();
-        if (scheduler_swap_cpus(s, worker, worker + 1, now))
-            continue;
         if (start == 0) {
             start = now;
         } else if (now - start > s->spin_ns) {
@@ -189,8 +161,7 @@ static int32_t scheduler_look_for_work(Scheduler *s, int32_t worker)
                 idle_cancel(&s->idle, worker);
                 return node >= 0 ? node : DEQUE_EMPTY;
             }
-            scheduler_sleep(s, worker, nap_ns);
-            nap_ns = nap_ns < 5000000 ? 2 * nap_ns : nap_ns;
+            scheduler_sleep(s, worker, -1);
             start = 0;
         }
     }

@@ -20,7 +20,6 @@
 
 #include "atomics.h"
 #include "cython_src/kernels/interface/block_kernel.h"
-#include "cpu_swap.h"
 #include "idle.h"
 
 typedef void (*TeamJob)(void *argument, int32_t worker);
@@ -38,7 +37,6 @@ typedef struct Team {
     int real_time; /* threads under a real-time policy: the caller, of the same priority, gets a CPU only if one yields */
     pthread_t *threads;
     struct TeamThread *arguments;
-    CpuSwap *cpu_swap; /* NULL: the threads keep their CPUs */
 } Team;
 
 typedef struct TeamThread {
@@ -127,26 +125,10 @@ static void team_close(Team *team)
             pthread_join(team->threads[w], NULL);
         team->num_threads = 0;
     }
-    if (team->cpu_swap != NULL)
-        cpu_swap_close(team->cpu_swap);
-    free(team->cpu_swap);
-    team->cpu_swap = NULL;
     free(team->threads);
     free(team->arguments);
     team->threads = NULL;
     team->arguments = NULL;
-}
-
-/* Let the threads of a team swap CPUs; cpus: a different one for each, as in team_open(). Returns 0 or an errno. */
-static int team_allow_swaps(Team *team, const int32_t *cpus)
-{
-    CpuSwap *swap = calloc(1, sizeof(CpuSwap));
-    int error = swap == NULL ? ENOMEM : cpu_swap_open(swap, team->num_threads, team->threads, cpus);
-    if (error)
-        free(swap);
-    else
-        team->cpu_swap = swap;
-    return error;
 }
 
 /* Start the threads; cpus: one logical CPU for each, or NULL. Returns 0, or an errno (then no thread is left). */

@@ -102,7 +102,6 @@ def main(model):
             "second_run": list(seen),
             "num_threads": counts,
             "affinity_after": after,
-            "swaps": executor.num_cpu_swaps,
             "caller_affinity": sorted(os.sched_getaffinity(0)),
             "allowed": sorted(os.sched_getaffinity(os.getppid())),
         }

@@ -24,7 +24,6 @@ SPECS = [
     "taskiter",
     "taskgraph:placement=stealing",
     "taskiter:placement=stealing",
-    "taskiter:placement=stealing:preemption=swap",
     *(model for model in ("tbb", "taskflow", "starpu", "ompss2") if model in built_models()),
 ]
 
@@ -99,13 +98,12 @@ def test_blocks_run_alike_on_llvms_runtime(spec):
 @pytest.mark.two_cpus
 @pytest.mark.parametrize("spec", OBSERVED)
 def test_the_record_says_how_threads_wait(spec):
-    """Check the runtime, wake-ups of a waiting caller and of a thread without work, membarrier, and that none swaps."""
+    """Check the runtime, wake-ups of a waiting caller and of a thread without work, and membarrier."""
     result = observe(spec)
     conduct = result["conduct"]
     if conduct["idle_runtime"] in ("libgomp", "libomp"):
         assert result["openmp"] == conduct["idle_runtime"]
     assert result["membarrier"] == conduct["membarrier"]
-    assert (conduct["preemption"], result["swaps"]) == ("stay", 0)
     assert conduct["wait_policy"] == ("passive" if conduct["idle_runtime"] in ("libgomp", "libomp", "forktask") else "")
     if conduct["idle_runtime"] == "forktask":
         expected = 1e9 / conduct["caller_wakes_ns"]
@@ -118,6 +116,5 @@ def test_spinning_and_naps_follow_the_options():
     with make_executor("taskiter:placement=stealing", 1) as executor:
         assert executor.conduct().spin_ns == executor._team.spin_ns
         assert not executor.conduct().naps
-    cpus = sorted(os.sched_getaffinity(0))[:1]
-    with make_executor("taskiter:placement=stealing:preemption=swap", 1, cpus=cpus) as executor:
-        assert executor.conduct().naps and executor.conduct().preemption == "swap"
+    with make_executor("taskiter", 1) as executor:
+        assert executor.conduct().naps

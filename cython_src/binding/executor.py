@@ -71,7 +71,6 @@ class BaseExecutor(RunWhile, ABC):
 
     about: ClassVar[ExecutionModel]
     targets: tuple[str, ...] = TARGETS  # what plans may be bound to
-    num_cpu_swaps = 0  # most executors leave threads on their CPUs
 
     def __init__(
         self,

@@ -58,4 +58,3 @@ class Conduct:
     membarrier: bool = False
     blocks_signals: bool = False  # threads besides the caller block signals
     python_lock: bool = False  # the executor itself takes Python's lock for each block
-    preemption: str = "stay"  # or swap: when another process has pushed a working thread off its CPU

@@ -12,31 +12,17 @@ import math
 
 import pandas as pd
 
-from ..subjects.models import ModelSpec
 from .names import plan_beside
 from .speeds import interval_columns
-from .sweep import Point, Sweep, kept
-
-
-def preemption_of(model: ModelSpec) -> str:
-    """Return "swap" if waiting workers of a model exchange CPUs with preempted ones, else "stay"."""
-    return str(model.option("preemption", "stay"))
-
-
-def _swaps_per_s(sweep: Sweep, plan_id: str, model: ModelSpec, threads: int) -> float:
-    """Return the CPU swaps per second of the timed runs, as the median over a point's samples."""
-    own = sweep.samples_of(Point(plan_id, model, threads))
-    return float((own["cpu_swaps"] / own["timed_wall_s"]).median())
+from .sweep import Sweep, kept
 
 
 @kept
 def interference_table(sweep: Sweep) -> pd.DataFrame:
     """Return a row for each model and number of hogs whose point was also measured without hogs.
 
-    Columns: plan_id, threads, model, preemption ("stay" or "swap": whether waiting workers exchange CPUs with preempted
-    ones), cpu_swaps_per_s (median over samples), hogs, capacity (NaN where not measured),
-    slowdown, slowdown_low, slowdown_high (step time over that without hogs, paired by repetition), loss, loss_low,
-    loss_high (slowdown x capacity - 1).
+    Columns: plan_id, threads, model, hogs, capacity (NaN where not measured), slowdown, slowdown_low, slowdown_high
+    (step time over that without hogs, paired by repetition), loss, loss_low, loss_high (slowdown x capacity - 1).
     """
     capacity = sweep.machine.capacity_beside
     rows = []
@@ -55,8 +41,6 @@ def interference_table(sweep: Sweep) -> pd.DataFrame:
                         "plan_id": plan_id,
                         "threads": threads,
                         "model": model,
-                        "preemption": preemption_of(model),
-                        "cpu_swaps_per_s": _swaps_per_s(sweep, plan_beside(plan_id, hogs), model, threads),
                         "hogs": hogs,
                         "capacity": left,
                         **interval_columns("slowdown", slowdown),

@@ -23,7 +23,7 @@ OWN = tuple(name for name, loss in LOSSES.items() if loss.finding and not loss.w
 WAITING = (*(name for name, loss in LOSSES.items() if loss.waits), "lock")
 _LOCKS = "Threads wait for locks of commutative blocks for"
 _ATTEMPTS = {
-    "preempted": "a quiet machine, or preemption=swap",
+    "preempted": "a quiet machine",
     "first touch": "longer warm-up, or touch the memory before the run; a steady step does not pay for it",
     "evicted": "a run without pauses, and no other programs on this machine's caches meanwhile",
     "worker": "look at that CPU: its clock, its SMT sibling, interrupts",
@@ -221,8 +221,6 @@ def _attempt(kind: str, spec: ModelSpec, case: Case | None) -> tuple[str, ModelS
     if kind == "lock":
         return "partial sums in place of commutative updates", None
     attempt = LOSSES[kind].attempt
-    if kind == "preemption" and (replays or base == "tasks"):
-        return f"{attempt}, or preemption=swap", None
     if kind == "runtime" and joins and spec.option("region") != "persistent":
         return "one parallel region for the whole run: forkjoin:region=persistent", PERSISTENT
     if kind == "runtime" and base == "tasks":

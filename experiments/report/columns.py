@@ -248,8 +248,6 @@ EFFECT = (
 INTERFERENCE = (
     count_column("hogs", "competing processes"),
     MODEL,
-    text_column("preemption"),
-    number_column("cpu_swaps_per_s", "CPU swaps per s", 0),
     THREADS,
     number_column("capacity", "capacity left", 3),
     *ratio_columns("slowdown", "slowdown"),

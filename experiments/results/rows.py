@@ -367,7 +367,6 @@ class SampleRow(Process, frozen=True, kw_only=True, tag="sample"):
     conduct: Annotated[
         Conduct | None, says("[what the executor does besides running blocks](what_differs.md); null on a GPU")
     ]
-    cpu_swaps: Annotated[Count, says("swaps of CPUs in its turns")]
     pages: Annotated[Pages | None, says(PAGES)] = None
     disturbance: Annotated[
         dict[str, Real | None],

@@ -162,11 +162,9 @@ def measure_sample(job: Mapping[str, Any], bound=None) -> Generator[dict[str, An
             raise ArithmeticError(f"no weight changed in {stepper.iterations_done} iterations: nothing can be checked")
         warm = warm_up(stepper, job["warmup_s"])
         conduct = None if spec.is_gpu or spec.is_peer else asdict(executor.conduct())
-        swaps = executor.num_cpu_swaps if conduct else 0  # before the timed runs
         observed = Observed(counters, bound.device if spec.binds_on_gpu else None, job["cpus"] or ())
         untimed_s = GPU_UNTIMED_S if spec.is_gpu else 0.0
         steps = yield from take_turns(stepper, warm.pass_time_s, job["turn_s"], observed, untimed_s)
-        swaps = executor.num_cpu_swaps - swaps if conduct else 0
         executor.collect()
         _check_finite(result_hashes(bound), stepper)
         seen = observed.part(steps)
@@ -192,7 +190,6 @@ def measure_sample(job: Mapping[str, Any], bound=None) -> Generator[dict[str, An
         "deterministic": bound.plan.deterministic and spec.model.reproducible,
         "gpu": describe_gpu(bound, observed.clocks_hz) if spec.binds_on_gpu else None,
         "conduct": conduct,
-        "cpu_swaps": swaps,
         **seen,
         "pages": pages_of(job, None if spec.is_peer else bound),
         "max_resident_bytes": peak_resident_bytes(),

@@ -296,9 +296,6 @@ static int program_wait_helping(Programs *p, int32_t worker, int32_t on, int64_t
             continue;
         }
         int64_t now = forktask_now_ns();
-        /* No swap while nobody may claim from this worker's program: all would wait for this worker instead. */
-        if (p->workers[worker].is_open && scheduler_swap_cpus(s, worker, on >= 0 ? on : worker + 1, now))
-            continue;
         if (start == 0) {
             start = now;
         } else if (now - start > s->spin_ns && program_sleep(p, worker, on, value, nap_ns)) {

@@ -77,7 +77,6 @@ OF_SAMPLE = {
     "answer": [],
     "deterministic": True,
     "conduct": {"caller_executes": True},
-    "cpu_swaps": 0,
     "disturbance": {"pressure_some_us": 0, "steal_ticks": 0, "nonvoluntary_switches": 0, "throttled_us": 0},
     "counters": {"cycles": None, "instructions": None, "llc_misses": None, "error": "hidden"},
     "temperature_c": None,

@@ -18,12 +18,11 @@ from ...analysis.sweep import Sweep, kept
 from ..verdicts import answers
 from ..words import blocks_text
 from .chart import Chart, Lacking, Panel, figure, reference_rows, value_rows
-from .style import COLORS, GREY, ModelStyle, model_styles
+from .style import GREY, ModelStyle, model_styles
 
 MOST_ROWS, MOST_PANELS = 24, 4  # of `forest` and `peers`, and of `nodes`
 WIDEST = 1.5  # ratios on the axis of `forest`; what is farther from 1 is an arrow
 TAKEN, ACROSS = "CPU time taken", 4
-PREEMPTION = {"stay": ModelStyle(COLORS[0], "o", "-"), "swap": ModelStyle(COLORS[3], "v", "--")}
 
 
 def _answers(sweep: Sweep, against: str) -> list[dict[str, Any]]:
@@ -123,20 +122,18 @@ def interference(sweep: Sweep, plan_id: str) -> Chart:
     table = table[table["plan_id"] == plan_id]
     threads = int(table["threads"].max())
     table = with_usable(sweep, table[table["threads"] == threads])
-    stays = {m: m.with_options(preemption="stay") if "preemption" in m.model.fields else m for m in {*table["model"]}}
-    table["panel"] = table["model"].map({model: model_label(other) for model, other in stays.items()})
     left = table.groupby("hogs")["capacity"].first()
     taken = reference_rows(TAKEN, left.index, 1 / left.to_numpy())
     panels = []
-    for name, own in table.groupby("panel", sort=False):
-        rows = value_rows(own.assign(model=own["preemption"]), "slowdown", "hogs")
-        panels.append(Panel(pd.concat([taken, rows]), "time / without", str(name), "linear"))
+    for model, own in table.groupby("model", sort=False):
+        rows = pd.concat([taken, value_rows(own, "slowdown", "hogs")])
+        panels.append(Panel(rows, "time / without", model_label(model), "linear"))
     return Chart(
         panels,
         [sweep.problem_name(plan_id), blocks_text(sweep.plans[plan_id]), f"{threads} threads"],
-        {TAKEN: ModelStyle(GREY, "", ":"), **PREEMPTION},
+        {TAKEN: ModelStyle(GREY, "", ":"), **model_styles(table["model"])},
         "competing processes",
-        {"stay": "threads keep their CPU", "swap": "waiting workers exchange CPUs with preempted ones"},
+        dict.fromkeys(table["model"], ""),
         sweep.config.get(INTERFERENCE, ()),
         across=ACROSS,
         same_scale=True,

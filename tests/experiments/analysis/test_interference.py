@@ -13,7 +13,7 @@ from forktask.experiments.report.rendering import render_text
 from forktask.experiments.report.sections import build
 from forktask.experiments.sampling import hogs
 
-SLOWDOWN = {"forkjoin": 2.0, "taskiter": 1.4, "taskiter:preemption=swap": 1.1}
+SLOWDOWN = {"forkjoin": 2.0, "taskiter": 1.4}
 
 
 @pytest.fixture(scope="module")
@@ -26,8 +26,6 @@ def sweep():
             "interference": 1,
             "config_id": row["config_id"] + "h",
             "step_time_s": row["step_time_s"] * SLOWDOWN[row["model"]],
-            "cpu_swaps": 60 * ("swap" in row["model"]),
-            "timed_wall_s": 2.0,
         }
         for row in rows
         if row["kind"] == "sample" and row["model"] in SLOWDOWN
@@ -44,22 +42,17 @@ def test_the_loss_is_what_the_capacity_does_not_explain(sweep, tmp_path):
     assert of["taskiter", 2]["loss"] == pytest.approx(0.05)
     assert of["taskiter", 1]["slowdown"] == pytest.approx(1.4) and math.isnan(of["taskiter", 1]["loss"])
     assert ("serial", 1) not in of
-    assert {model: (of[model, 2]["preemption"], of[model, 2]["cpu_swaps_per_s"]) for model in SLOWDOWN} == {
-        "forkjoin": ("stay", 0),
-        "taskiter": ("stay", 0),
-        "taskiter:preemption=swap": ("swap", 30),
-    }
     assert set(table[table["hogs"] == 0]["loss"]) == {0.0}
     plan_id = table["plan_id"].iloc[0]
     assert "interference" in figures.available_figures(sweep, plan_id)
     figure = figures.draw(sweep, "interference", plan_id)
     assert [axis.get_title(loc="left").split("$ ")[1] for axis in figure.axes] == ["forkjoin", "taskiter"]
     data = figures.figure_data(sweep, "interference", plan_id)
-    assert {*data.loc[data["panel"] == "taskiter", "model"]} == {"stay", "swap", "CPU time taken"}
-    assert {*data.loc[data["model"] == "swap", "value"]} <= {*table["slowdown"]}
+    assert {*data.loc[data["panel"] == "taskiter", "model"]} == {"taskiter", "CPU time taken"}
+    assert {*data.loc[data["model"] == "taskiter", "value"]} <= {*table["slowdown"]}
     save(figure, tmp_path / "f.svg")
     text = render_text(build(sweep))
-    assert "With competing processes" in text and "CPU swaps per s" in text
+    assert "With competing processes" in text
 
 
 def test_a_hog_takes_part_of_a_core():
