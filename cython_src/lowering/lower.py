@@ -13,7 +13,7 @@ from ..kernels import kernel_table
 from ..networks.layers import Conv2d, Network
 from ..networks.own import is_own, make_own
 from ..networks.registry import get_network
-from ..plan.builder import PlanBuilder, ranges
+from ..plan.builder import NameTakenError, PlanBuilder, ranges
 from ..plan.model import Plan
 from ..reading import Count, Number
 from .layouts.nchw import NCHW16_LAYOUT, NCHW_LAYOUT, choose_lanes
@@ -87,17 +87,8 @@ def lower(
         raise UsageError(f"read_image is for networks of images, got {spec.name!r}; leave it out")
     layout = choose_layout(spec, options) if options.layout == "auto" else LAYOUTS[options.layout]
     layout.check(spec, options)
-    builder = PlanBuilder(
-        f"{spec.name} {options.phase} b{options.batch}",
-        network=spec.name,
-        **{**options.as_dict(), "layout": layout.name, "check_finite": int(options.check_finite)},
-        parameters=tuple(spec.parameter_shapes()),
-        num_classes=spec.num_classes,
-        deviations=spec.deviations(),
-        **({"vocabulary": spec.tokens.vocabulary} if spec.tokens else {}),
-    )
-    low = Lowering(spec, options, data, layout, builder, read_image)
-    append_step(low)
+    low = _with_step(spec, options, data, layout, read_image)
+    builder = low.builder
     if options.products == "bf16x6" and not any(loop.attributes.get("bf16x6") for loop in builder.loops):
         raise UsageError(
             f"products must be 'float32' unless linear layers of tokens have 256 inputs and outputs or more, got "
@@ -110,6 +101,42 @@ def lower(
     taken = {loop.name: kernel_table.get(loop.kernel, own).algorithm_of(loop) for loop in builder.loops}
     builder.attributes["convolutions"] = {name: algorithm for name, algorithm in taken.items() if algorithm}
     return builder.build(options.memory)
+
+
+def _with_step(
+    spec: Network,
+    options: PlanOptions,
+    data: DataShape,
+    layout: Layout,
+    read_image: Callable[[int, np.ndarray], None] | None,
+) -> Lowering:
+    """Return a lowering with the loops of a step. Where a layer has the name of another buffer, its map gets another
+    name, and all begins again; views are not renamed."""
+    primes: dict[str, str] = {}
+    while True:
+        builder = PlanBuilder(
+            f"{spec.name} {options.phase} b{options.batch}",
+            network=spec.name,
+            **{**options.as_dict(), "layout": layout.name, "check_finite": int(options.check_finite)},
+            parameters=tuple(spec.parameter_shapes()),
+            num_classes=spec.num_classes,
+            deviations=spec.deviations(),
+            **({"vocabulary": spec.tokens.vocabulary} if spec.tokens else {}),
+        )
+        low = Lowering(spec, options, data, layout, builder, read_image, primes=primes)
+        try:
+            append_step(low)
+        except NameTakenError as taken:
+            primes[taken.layer] = primes.get(taken.layer, "") + "'"
+            continue
+        views = {n for n, b in builder.buffers.items() if b.persistent and not builder.layer_of[n]}
+        views |= {f"{name}.grad" for name in (low.logits, *low.parameter_shapes)}
+        if alike := sorted(views & low.shapes.keys()):
+            raise UsageError(
+                f"layer {alike[0]!r} of {spec.name!r} has the name of a gradient, a table or a log, which "
+                f"view() shows; rename it"
+            )
+        return low
 
 
 def check_alone(name: Any, options: PlanOptions) -> None:
@@ -190,7 +217,8 @@ def initialise(bound, seed: Count = 0, weights: Mapping[str, np.ndarray] | None 
         raise UsageError(f"initialise() takes a bound plan, got {bound!r}; call initialise(bind(plan))")
     generator = np.random.default_rng(seed)
     deviations = bound.plan.attributes["deviations"]
-    for name in bound.plan.attributes["parameters"]:
+    parameters = bound.plan.attributes["parameters"]
+    for name in parameters if set(parameters) - {*(weights or {})} else ():  # drawn all or none: the same in each case
         array = bound.arrays[name]
         if array.ndim > 1:
             deviation = deviations.get(name) or math.sqrt(2.0 / math.prod(array.shape[1:]))

@@ -213,7 +213,7 @@ class Lowering:
     partials: dict[str, tuple[str, int]] = field(default_factory=dict)  # parameter -> partial gradients, their number
     gradient_sums: dict[str, str] = field(default_factory=dict)  # norm -> its gradient's partial sums, if taken already
     aliases: dict[str, Callable] = field(default_factory=dict)
-    named: dict[str, tuple[str, str]] = field(default_factory=dict)  # buffer of activations -> tensor, whose it is
+    primes: Mapping[str, str] = field(default_factory=dict)  # layer named like a buffer -> end of its map's name
     kept: dict[str, str] = field(default_factory=dict)  # what a unit keeps for its gradient -> the newest buffer of it
 
     def __post_init__(self):
@@ -280,33 +280,25 @@ class Lowering:
         """Declare a parameter's buffer."""
         return self.builder.buffer(name, self.parameter_shapes[name], role="parameter")
 
-    def keep(self, tensor_map: TensorMap, role: str = "activation") -> TensorMap:
-        """Declare a map's buffer."""
-        self.builder.buffer(tensor_map.name, tensor_map.shape, role=role)
+    def keep(self, tensor_map: TensorMap, role: str = "activation", layer: str = "") -> TensorMap:
+        """Declare a map's buffer; `layer`: whose results it holds."""
+        self.builder.buffer(tensor_map.name, tensor_map.shape, role=role, layer=layer)
         return tensor_map
 
     def output_map(self, unit: Unit, recomputed: bool) -> TensorMap:
         """Map of what a unit writes, in a buffer of its own where it is recomputed. Logits are what the phase
         "forward" of tokens answers with, and so outlive the step."""
-        name = self._named(unit.target, recomputed)
+        name = f"{unit.target}{self.primes.get(unit.target, '')}{'.recomputed' * recomputed}"
         answer = unit.target == self.logits and not self.layout.ends.images and self.options.phase == "forward"
-        self.maps[unit.target] = self.keep(
-            self.layout.activation(self, name, unit.target), "log" if answer else "activation"
-        )
-        return self.maps[unit.target]
+        target = self.maps[unit.target] = self.layout.activation(self, name, unit.target)
+        # Queries, keys and values are columns of one buffer, which has another name.
+        return self.keep(target, "log" if answer else "activation", unit.target if target.name == name else "")
 
     def keep_beside(self, unit: Unit, kind: str, shape: tuple[int, ...], recomputed: bool) -> str:
         """Declare a buffer of what a unit keeps for its gradient beside its result; see `kept`."""
         name = f"{unit.layer.name}.{kind}"
-        self.kept[name] = self.builder.buffer(self._named(name, recomputed, beside=unit.layer.name), shape)
+        self.kept[name] = self.builder.buffer(f"{name}{'.recomputed' * recomputed}", shape)
         return self.kept[name]
-
-    def _named(self, tensor: str, recomputed: bool, beside: str = "") -> str:
-        """Return the name of a buffer of a tensor, which no layer may have that is called by chance like another's."""
-        name = f"{tensor}.recomputed" if recomputed else tensor
-        if self.named.setdefault(name, (tensor, beside)) != (tensor, beside):
-            raise UsageError(f"two layers of {self.spec.name!r} have a buffer {name!r}; rename one")
-        return name
 
     def loop(
         self,

@@ -26,6 +26,16 @@ class Kernel(Protocol):
     blocks: Callable[..., Sequence[Block]]
 
 
+class NameTakenError(UsageError):
+    """A buffer has the name of a layer's map; `layer`: the one whose map may be renamed."""
+
+    def __init__(self, name: str, layer: str):
+        super().__init__(
+            f"the map of layer {layer!r} must have a name of its own, got that of buffer {name!r}; rename it"
+        )
+        self.layer = layer
+
+
 class PlanBuilder:
     """Collects buffers and loops in order, then checks and freezes them."""
 
@@ -33,6 +43,7 @@ class PlanBuilder:
         self.name = name
         self.attributes = dict(attributes)
         self._buffers: dict[str, Buffer] = {}
+        self.layer_of: dict[str, str] = {}  # buffer -> layer whose map it is; "": none
         self._loops: list[BlockLoop] = []
         self._num_tasks = 0
         self._iteration_stride = 1
@@ -42,9 +53,16 @@ class PlanBuilder:
         return f"<builder of plan {self.name!r}: {len(self._loops)} loops on {len(self._buffers)} buffers>"
 
     def buffer(
-        self, name: Name, shape: Sequence[int], dtype: str = "float32", role: str = "activation", carried: bool = False
+        self,
+        name: Name,
+        shape: Sequence[int],
+        dtype: str = "float32",
+        role: str = "activation",
+        carried: bool = False,
+        layer: str = "",
     ) -> str:
-        """Declare a buffer and return its name. Declaring the same buffer again is allowed, another shape is not."""
+        """Declare a buffer and return its name. Declaring the same buffer again is allowed, another shape is not;
+        `layer`: whose map it is, which must not be another buffer (`NameTakenError`)."""
         if role not in PERSISTENT_ROLES | TRANSIENT_ROLES:
             known = ", ".join(sorted(PERSISTENT_ROLES | TRANSIENT_ROLES))
             raise UsageError(f"role of buffer {name!r} must be one of {known}; got {role!r}")
@@ -54,6 +72,8 @@ class PlanBuilder:
             known_dtype = np.dtype(dtype).name
         except TypeError:
             raise UsageError(f"dtype of buffer {name!r} must be one of NumPy's, got {dtype!r}") from None
+        if (owner := self.layer_of.setdefault(name, layer)) != layer:
+            raise NameTakenError(name, layer or owner)
         new = Buffer(name, tuple(int(n) for n in shape), known_dtype, role, carried)
         if self._buffers.setdefault(name, new) != new:
             was, now = (f"{b.role} of {b.dtype} {b.shape}{' carried' * b.carried}" for b in (self._buffers[name], new))

@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType
 
-from .model import COMMUTATIVE, READ, Access, Block, BlockLoop, Buffer, read, update, write
+from .model import COMMUTATIVE, READ, Access, Block, BlockLoop, Buffer, read, unused, update, write
 from .reductions import bounds_of, loop_like
 
 FORMS = ("chain", "commutative", "tree")
@@ -60,14 +60,13 @@ def _commutative(buffers: dict[str, Buffer], name: str, links: list[BlockLoop]) 
 
 
 def _tree(buffers: dict[str, Buffer], name: str, links: list[BlockLoop]) -> list[BlockLoop]:
-    outputs = _outputs(links[0])
+    outputs, copies = _outputs(links[0]), {}
 
     def copy_of(buffer: str, number: int) -> str:
-        if number == 0:
-            return buffer
-        new = f"{buffer}.link{number}"
-        buffers.setdefault(new, replace(buffers[buffer], name=new, carried=False))
-        return new
+        if number and (buffer, number) not in copies:
+            new = copies[buffer, number] = unused(f"{buffer}.link{number}", buffers)
+            buffers[new] = replace(buffers[buffer], name=new, carried=False)
+        return copies.get((buffer, number), buffer)
 
     kept = links[:1] if links[0].attributes["accumulate"] else []  # it adds to what is there already
     blocks = []

@@ -9,7 +9,7 @@ found on the same cell ids (`Plan.accesses`).
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from types import MappingProxyType
@@ -73,6 +73,13 @@ class Access(NamedTuple):
     buffer: str
     box: tuple[tuple[int, int], ...] = ()
     operation: str = ""  # of a reduction
+
+
+def unused(name: str, taken: Container[str]) -> str:
+    """Return a name that is not taken: this one, with primes where needed."""
+    while name in taken:
+        name += "'"
+    return name
 
 
 def read(buffer: str, *box: tuple[int, int]) -> Access:

@@ -62,7 +62,7 @@ def lower_reductions(
     # A run of single blocks needs no copies: they follow one another in the buffer itself.
     begins = {(run.first, run.buffer): run for run in runs if run.num_copies > 1}
     active: dict[str, _Run] = {}
-    buffers = dict(buffers)
+    named, buffers = buffers, dict(buffers)
     lowered: list[BlockLoop] = []
 
     def append(loop: BlockLoop) -> None:
@@ -75,6 +75,8 @@ def lower_reductions(
             if (number, name) in begins:
                 run = active[name] = begins[number, name]
                 for copy in run.copies:
+                    if copy in named:
+                        raise UsageError(f"buffer {copy!r} has the name of a private copy of {name!r}; rename it")
                     buffers[copy] = replace(buffers[name], name=copy, role="temporary", carried=False)
                 append(_fill(buffers[name], run, loop))
         for part in _split(loop, active, groups):

@@ -5,7 +5,6 @@ import pytest
 from forktask.cython_src.errors import UsageError
 from forktask.cython_src.lowering.lower import lower
 from forktask.cython_src.networks.layers import (
-    GELU,
     Add,
     BatchNorm,
     Conv2d,
@@ -98,7 +97,6 @@ def test_a_mask_is_a_token(mask):
         ((Embedding("e", 8, positions="e"),), "two layers have a parameter 'e.weight'"),
         ((Embedding("e", 8), Linear("h.dense", 12, bias=False)), "two layers have a parameter 'h.dense.weight'"),
         ((Embedding("e", 8), Linear("e.weight", 8)), "a layer is called like a parameter 'e.weight'"),
-        ((Embedding("e", 8), Linear("f", 8), GELU("g"), Linear("f.before", 8)), "have a buffer 'f.before'"),
     ],
 )
 def test_names_of_parameters_and_buffers_differ(layers, said):

@@ -18,11 +18,12 @@ def flattened(low: Lowering, unit: Unit) -> Vector:
     if isinstance(source, Vector):
         return source
     name = f"{unit.sources[0]}.flat"
-    if name not in low.maps:
-        flat = low.maps[name] = low.keep(_vector(low, unit, name))
+    is_new = name not in low.builder.buffers
+    flat = low.keep(_vector(low, unit, name))
+    if is_new:
         operands = {"input": source, "output": flat}
         low.loop(name, "nhwc_flatten", operands, low.sample_bounds(), unit.layer.name, "forward")
-    return low.maps[name]
+    return flat
 
 
 def _vector(low: Lowering, unit: Unit, name: str) -> Vector:
