@@ -88,7 +88,7 @@ def decoding(path: Path | str, title: str, remedy: str) -> Iterator[None]:
         raise
     except Exception as error:
         reason = f"no {error}" if isinstance(error, KeyError) else str(error).partition("\n")[0]
-        got = reason or type(error).__name__
+        got = re.sub(r"\x1b\[[0-9;]*m", "", reason) or type(error).__name__  # PyTorch writes in bold
         raise UsageError(f"{os.fspath(path)!r} must be a whole {title}, got: {got}; {remedy}") from None
 
 

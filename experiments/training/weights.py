@@ -7,7 +7,9 @@ head's further weights.
 
 from __future__ import annotations
 
+import contextlib
 import re
+from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -20,7 +22,9 @@ from ...cython_src.networks.layers import Linear, Network, Trigram
 from ...cython_src.reading import decoding, open_regular
 from .safetensors import read_safetensors, write_safetensors
 
-TORCH_ENDINGS = (".pt", ".pth")
+TORCH_ENDINGS = (".pt", ".pth", ".ckpt", ".bin")
+TORCH_BEGINS = (b"PK\3\4", b"\x80\x02")  # a zip file, a pickle
+WRAPPERS = ("state_dict", "model")  # where a checkpoint keeps its tensors: Lightning and timm, nanoGPT and fastai
 # Parts of names of torchvision's residual networks -> ours.
 TORCHVISION = ((".downsample.", ".shortcut."), ("fc.", "linear."))
 
@@ -54,8 +58,9 @@ MOBILEBERT = _Form(
 def read_weights(path: Path | str, network: Network) -> dict[str, np.ndarray]:
     """Read parameters under the names and in the shapes of a network.
 
-    A file that ends in .pt or .pth is PyTorch's dictionary of tensors; others are safetensors, of `forktask train` or,
-    of a GPT-2 or a MobileBERT, of Hugging Face. Torchvision's names of residual networks become ours.
+    PyTorch's dictionary of tensors, known by its first bytes, or safetensors, of `forktask train` or, of a GPT-2 or a
+    MobileBERT, of Hugging Face. Torchvision's names of residual networks become ours. A prefix that other programs put
+    before all names is left out where one does and all parameters are there without it.
 
     Raises
     ------
@@ -63,7 +68,32 @@ def read_weights(path: Path | str, network: Network) -> dict[str, np.ndarray]:
         A file that cannot be read or, as far as it tells, is of another network.
     """
     path = Path(path)
-    arrays = read_torch(path) if path.suffix in TORCH_ENDINGS else read_safetensors(path)[0]
+    with open_regular(path, "file of weights") as (file, _):
+        begin = file.read(9)
+    is_torch = path.suffix in TORCH_ENDINGS or begin.startswith(TORCH_BEGINS)
+    # The header of safetensors follows its length.
+    arrays = read_torch(path) if is_torch and begin[8:] != b"{" else read_safetensors(path)[0]
+    arrays = {name.replace("_orig_mod.", ""): array for name, array in arrays.items()}  # of torch.compile, anywhere
+    known = {*network.parameter_shapes(), *network.statistic_shapes()}
+    counts = Counter(name[: dot.end()] for name in arrays for dot in re.finditer(r"\.", name))
+    common = [prefix for prefix, count in counts.items() if count >= len(known)]
+    plain = _renamed(arrays, network, path)
+    if known & plain.keys() or not common:
+        return plain
+    fitting = []
+    for prefix in common:
+        inside = {name.removeprefix(prefix): array for name, array in arrays.items() if name.startswith(prefix)}
+        with contextlib.suppress(UsageError):
+            fitting += [result for result in [_renamed(inside, network, path)] if known <= result.keys()]
+    if len(fitting) != 1:
+        raise UsageError(
+            f"{str(path)!r} must have the parameters of {network.name!r}, alone or after a prefix such as "
+            f"{common[0]!r}, got {len(fitting)} sets of them; save state_dict() of that network"
+        )
+    return fitting[0]
+
+
+def _renamed(arrays: Mapping[str, np.ndarray], network: Network, path: Path) -> dict[str, np.ndarray]:
     if not network.tokens:
         return _from_torchvision(arrays, network)
     return _from_hugging_face(arrays, network, MOBILEBERT if _is_mobilebert(network) else GPT2, path)
@@ -81,12 +111,14 @@ def read_torch(path: Path) -> dict[str, np.ndarray]:
     title = "dictionary of tensors saved by PyTorch"
     with open_regular(path, title) as (file, _), decoding(path, title, "save model.state_dict() again"):
         content = torch.load(file, map_location="cpu", weights_only=True)
-    content = content.get("state_dict", content) if isinstance(content, dict) else content
+    for wrapper in WRAPPERS:
+        inner = content.get(wrapper) if isinstance(content, dict) else None
+        content = inner if isinstance(inner, dict) else content
     if not isinstance(content, dict) or not all(isinstance(value, torch.Tensor) for value in content.values()):
         raise UsageError(
             f"{path} must be a dictionary of tensors saved by PyTorch, got another; save model.state_dict()"
         )
-    return {str(name).removeprefix("module."): _numpy(torch, str(name), value, path) for name, value in content.items()}
+    return {str(name): _numpy(torch, str(name), value, path) for name, value in content.items()}
 
 
 def _numpy(torch: Any, name: str, value: Any, path: Path) -> np.ndarray:
