@@ -75,7 +75,7 @@ ARROWS = {
         "cluster": {"results", "sampling", "simulate", "subjects", "sweep", "machine", "tables"},
         "images": {"results", "subjects"},
         "training": {"results", "images", "plan_check", "report", "sampling", "subjects", "machine", "tables"},
-        "peers": {"results", "analysis", "subjects"},
+        "peers": {"results", "analysis", "subjects", "tables"},
         "studies": {"results", "analysis", "training", "report", "sampling", "subjects", "machine", "tables"},
         "survey": {"results", "analysis", "report", "simulate", "subjects", "sweep", "machine", "metg", "tables"},
         "metg": {"results", "report", "sampling", "subjects", "machine", "bounds", "tables"},

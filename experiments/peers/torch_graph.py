@@ -41,6 +41,9 @@ OTHERWISE = "write that part with the layers of docs/reference/layers.md"
 _ATTENTION = "use scaled_dot_product_attention for attention (attn_implementation='sdpa'), and return logits"
 REMEDIES = {
     **dict.fromkeys(("bernoulli", "feature_dropout"), "use Dropout"),
+    **dict.fromkeys(
+        ("wrap_with_set_grad_enabled", "wrap_with_autocast"), "leave it out; the option frozen names layers"
+    ),
     **dict.fromkeys(("bmm", "matmul", "softmax"), _ATTENTION),
     **dict.fromkeys(("conv1d", "conv3d", "conv_transpose2d"), "use Conv2d"),
     **dict.fromkeys(("group_norm", "instance_norm"), "use BatchNorm2d"),
@@ -120,6 +123,7 @@ class Reader:
         if len(answers) != 1:
             raise UsageError(f"a module must answer with logits, got {len(answers)} tensors; return the logits alone")
         (output,) = (node for node in graph.nodes if node.name == answers[0])
+        self.check_changes()
         graph.eliminate_dead_code()
         values = dict(self.placeholders())
         for self.node in graph.nodes:
@@ -130,6 +134,22 @@ class Reader:
                 values[self.node] = self.call(self.node.target, args, kwargs)
         self.node = output
         return self.network(name, values[output], mask)
+
+    def check_changes(self) -> None:
+        """Refuse operations in place on a tensor of which a view or the base is read later, and on parameters."""
+        bases: dict[fx.Node, fx.Node] = {}  # node -> that whose elements it shows
+        order = {node: number for number, node in enumerate(self.exported.graph.nodes)}
+        for node, number in order.items():
+            returns = [r.alias_info for r in getattr(getattr(node.target, "_schema", None), "returns", ())]
+            shows = any(returns) or _operation(node.target) in MOVES or node.target is operator.getitem
+            before = [bases[other] for other in node.all_input_nodes[:1]]
+            bases[node] = before[0] if before and shows else node
+            if any(info and info.is_write for info in returns):
+                alike = [other for other, base in bases.items() if base is bases[node] and other is not node]
+                if any(order[user] > number and user.op != "output" for other in alike for user in other.users):
+                    self.refuse(
+                        "in place on a tensor that is read later, or a view of it", "let it make a tensor", node
+                    )
 
     def placeholders(self) -> Iterator[tuple[fx.Node, Any]]:
         """Yield the graph's inputs: parameters and samples as values, all else as it is."""
@@ -205,11 +225,15 @@ class Reader:
 
     def parameters(self, kind: str, weight: Value, bias: Value | None = None) -> str:
         """Return the name of a layer with parameters, which are noted."""
-        for value in filter(None, (weight, bias)):
+        sources = {value.source for value in self.weights.values()}
+        for value in (weight,) if bias is None else (weight, bias):
             if not isinstance(value, Value) or not value.is_parameter:
-                self.refuse("a weight is computed", "use parameters as they are")
-            if any(value.source == other.source for other in self.weights.values()):
+                self.refuse("a weight is computed, or a constant", "use parameters as they are")
+            if value.positions is not None and value.positions.unique().numel() < math.prod(value.shape):
+                self.refuse(f"elements of parameter {value.source!r} are repeated", "use parameters as they are")
+            if value.source in sources:
                 self.refuse(f"parameter {value.source!r} has two readers", "give each layer parameters of its own")
+            sources.add(value.source)
         stem = weight.source.removesuffix(".weight").removesuffix("_weight")
         name = self.unique(kind if stem == "weight" else stem)
         self.weights |= {f"{name}.{what}": v for what, v in (("weight", weight), ("bias", bias)) if v is not None}
@@ -227,6 +251,11 @@ class Reader:
     def call(self, target: Any, args: Sequence, kwargs: Mapping) -> Any:
         """Return the result of an operation: a value, several, or a constant."""
         operands = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Value)]
+        tags = getattr(target, "tags", ())
+        if not isinstance(target, torch._ops.OpOverload) and target is not operator.getitem and operands:
+            self.refuse("it changes how gradients or types are computed")
+        if torch.Tag.nondeterministic_seeded in tags and (not operands or _operation(target).endswith("_like")):
+            self.refuse("it draws random numbers", "use Dropout")
         if not operands:
             return target(*args, **kwargs)
         if target is operator.getitem:
@@ -364,7 +393,12 @@ class Reader:
         name = self.parameters("conv", weight, bias)
         return self.add(layers.Conv2d, name, [source], self.shape(), **fields, bias=bias is not None)
 
-    def op_batch_norm(self, input, weight, bias, running_mean, momentum, eps, **_) -> Value:
+    def op_detach(self, input) -> Value:
+        return input if input.source == "input" else self.refuse("no gradient passes it", "leave it out")
+
+    def op_batch_norm(self, input, weight, bias, running_mean, training, momentum, eps, **_) -> Value:
+        if not training:
+            self.refuse("it takes running statistics in training", "let it take those of the batch, training=True")
         source = self.maps(input)
         if weight is None or bias is None or running_mean is None:
             self.refuse("weights or running statistics are left out", "keep affine and track_running_stats")
@@ -416,6 +450,8 @@ class Reader:
             self.refuse("a weight is computed", "use parameters as they are")
         features = weight.shape[0]
         if self.tokens and weight.source in self.embeddings:
+            if not torch.equal(weight.at, self.weights[f"{self.embeddings[weight.source]}.weight"].at):
+                self.refuse("its weights are other elements of the embedding's", "let both have the whole parameter")
             name, further = self.named("head"), {"embedding": self.embeddings[weight.source], "bias": bias is not None}
             self.weights |= {f"{name}.bias": bias} if bias is not None else {}
             return self.of_rows(layers.TiedHead, name, input, features, **further)
@@ -441,8 +477,10 @@ class Reader:
             )
         if isinstance(indices, torch.Tensor):
             return weight.moved(functional.embedding(indices, weight.at))
-        if indices.source != "input" or indices.positions is not None or not weight.is_parameter:
+        if indices.numbers is not None or indices.source != "input" or indices.positions is not None:
             self.refuse("it does not read the tokens as they are", "let it read the samples")
+        if not isinstance(weight, Value) or not weight.is_parameter:
+            self.refuse("a weight is computed, or a constant", "use parameters as they are")
         name, self.vocabulary = self.parameters("embedding", weight), weight.shape[0]
         self.embeddings[weight.source] = name
         return self.add(layers.Embedding, name, [indices], self.shape(), features=weight.shape[1])

@@ -1,16 +1,19 @@
 """Networks from modules of PyTorch: what is read, that it computes the same, and how all else is refused."""
 
+import copy
+import os
 from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
+from experiments.peers.random_modules import random_module
 from torch import nn
 from torch.nn import functional
 
 import forktask as ft
 from experiments.peers import torch_modules
-from forktask.experiments.peers import torch_check
+from forktask.experiments.peers import torch_check, torch_graph
 
 pytestmark = pytest.mark.torch
 IMAGES, TOKENS = torch.zeros(1, 3, 12, 12), torch.zeros(1, 16, dtype=torch.int64)
@@ -93,10 +96,12 @@ def test_encoder_layers_of_pytorch_are_read_whatever_the_order_of_axes(batch_fir
 
 
 def test_a_linear_layer_without_bias_is_that_of_tokens_alone():
-    """Check that lowering refuses one of images in a sentence, and that `from_torch` keeps it."""
-    network = ft.from_torch(nn.Sequential(nn.Flatten(), nn.Linear(432, 5, bias=False)), IMAGES)
-    with pytest.raises(ft.UsageError, match="linear layers of images must have a bias, got '1' without"):
-        ft.lower(network, batch=2)
+    """Check that lowering refuses one of images in a sentence, and so does the check of `from_torch`."""
+    module = nn.Sequential(nn.Flatten(), nn.Linear(432, 5, bias=False))
+    network = ft.from_torch(module, IMAGES, check=False)
+    for refused in (lambda: ft.lower(network, batch=2), lambda: ft.from_torch(module, IMAGES)):
+        with pytest.raises(ft.UsageError, match="linear layers of images must have a bias, got '1' without"):
+            refused()
 
 
 def test_vectors_and_a_loss_that_takes_log_probabilities_are_read():
@@ -300,3 +305,86 @@ def test_small_networks_of_torchvision_agree(name):
 def test_the_guide_shows_what_comes_out():
     """Check the table of modules; see `torch_modules`."""
     assert torch_modules.TABLE.search(torch_modules.PAGE.read_text())[0] == torch_modules.table()
+
+
+def verdict(seed, check):
+    """How `from_torch` takes a random module: "accepted", "accepted, wrong", "sentence", "check", or a traceback's
+    type."""
+    module, example, _ = random_module(seed)
+    try:
+        network, weights = ft.from_torch(module, example, mask=3, weights=True, check=check)
+    except ft.UsageError as refused:
+        return "check" if "is misunderstood" in str(refused) or "to check what was read" in str(refused) else "sentence"
+    except Exception as error:
+        return f"{type(error).__name__}: {error}"
+    try:
+        return "accepted" if same_step(module, network, weights, example) else "accepted, wrong"
+    except ft.UsageError:
+        return "sentence"  # of `lower`
+
+
+def same_step(module, network, weights, example):
+    """Whether loss and gradients of random batches are the module's in float64, by code that `from_torch` has not.
+
+    Batches of four sizes, so that a number drawn at random comes out in both ways.
+    """
+    network = network.without_dropout()
+    length = {"sequence": example.shape[1]} if network.tokens else {}
+    module = copy.deepcopy(module).double().train()
+    for number, size in enumerate((2, 3, 5, 4, 3, 7)):
+        bound = ft.bind(ft.lower(network, batch=size, **length), target="float64")
+        generator = np.random.default_rng(number)
+        ft.initialise(bound, weights=weights)
+        for name in weights:
+            bound.view(name)[...] = weights[name]
+        arrays = bound.arrays
+        arrays["batch_order"][...] = np.arange(size)
+        if network.tokens:
+            tokens = arrays["dataset.tokens"]
+            tokens[...] = generator.integers(0, network.tokens.vocabulary, tokens.shape)
+            every = torch.from_numpy(tokens.astype("int64"))
+            if "dataset.labels" in arrays:
+                arrays["dataset.labels"][...] = generator.integers(0, network.tokens.vocabulary, tokens.shape)
+                labels = torch.from_numpy(arrays["dataset.labels"].astype("int64"))
+            else:
+                every, labels = every[:-1], every[1:]
+            samples = every.reshape(size, -1)
+        else:
+            arrays["dataset.images"][...] = generator.standard_normal(arrays["dataset.images"].shape)
+            arrays["dataset.labels"][...] = generator.integers(0, 5, size)
+            samples = torch.from_numpy(arrays["dataset.images"].copy())
+            labels = torch.from_numpy(arrays["dataset.labels"].astype("int64"))
+        with torch_graph.NoDropout():
+            loss = functional.cross_entropy(module(samples).flatten(0, -2), labels.flatten())
+        module.zero_grad()
+        loss.backward()
+        with ft.executor("serial", 1) as executor:
+            executor.prepare(bound)
+            executor.run(1)
+        if not np.isclose(arrays["losses"][0], loss.item(), rtol=1e-6):
+            return False
+        theirs = {name: np.sort(p.grad.numpy(), None) for name, p in module.named_parameters() if p.grad is not None}
+        ours = [np.sort(bound.view(f"{name}.grad"), None) for name in bound.plan.attributes["parameters"]]
+        total = lambda arrays: np.sqrt(sum(np.sum(np.square(array)) for array in arrays))  # noqa: E731
+        if not np.isclose(total(ours), total(theirs.values()), rtol=1e-6):
+            return False
+        for array in ours:
+            like = [other for other in theirs.values() if other.size == array.size]
+            if like and not any(np.allclose(array, other, rtol=1e-5, atol=1e-7) for other in like):
+                return False
+    return True
+
+
+def test_no_random_module_is_accepted_and_wrong():
+    """Check random modules against PyTorch: with the check none that is accepted is wrong, and none ends in a
+    traceback; modules that can be read are not refused by the check."""
+    count = 300 if os.environ.get("FORKTASK_LONG_TESTS") == "1" else 40
+    counts = {}
+    for seed in range(count):
+        checked = verdict(seed, True)
+        counts.setdefault(checked, []).append(seed)
+        if checked == "check":
+            assert verdict(seed, False) == "accepted, wrong", random_module(seed)[2]
+    print({key: len(seeds) for key, seeds in counts.items()})
+    assert counts.keys() <= {"accepted", "sentence", "check"}, counts
+    assert len(counts["accepted"]) > count / 5 and len(counts["sentence"]) > count / 5
