@@ -493,6 +493,8 @@ class Network(Shown):
         Channels, height, width of an image; of a network of tokens the length of the sequence alone.
     tokens : Tokens, optional
         The input is tokens, not an image.
+    unchecked : bool
+        It was read from PyTorch and not compared with that; rows of samples say so.
 
     Raises
     ------
@@ -505,6 +507,7 @@ class Network(Shown):
     input_shape: Annotated[tuple[Number, ...], "give (channels, height, width) of an image, (length,) of tokens"]
     layers: Annotated[tuple[Layer, ...], "list layers such as ReLU('relu1')"]
     tokens: Tokens | None = None
+    unchecked: bool = False
 
     def __post_init__(self) -> None:
         wanted = "(length,), the tokens of a sample" if self.tokens else "(channels, height, width) of an image"

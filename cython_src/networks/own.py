@@ -167,7 +167,7 @@ def _line_of(error: BaseException) -> str:
 def write_network(network: Network, folder: Path) -> str:
     """Write a network as a program into a folder, and return the name by which other processes make it. Raises
     `UsageError`: a layer that no program can make again, or a folder that cannot be written."""
-    values = [network.name, network.input_shape, network.layers, network.tokens]
+    values = [network.name, network.input_shape, network.layers, network.tokens, *[True] * network.unchecked]
     text = (
         '"""A network, as forktask.compare() was given it."""\n\n'
         "from forktask.cython_src.networks.layers import *  # noqa: F403\n"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any, Literal, overload
 
 import numpy as np
@@ -58,7 +59,8 @@ def from_torch(
         Of a network in which tokens see later ones: the token in the place of masked ones.
     check : bool
         Compare loss, gradients, and parameters and statistics after a step with the module's: of two random batches in
-        float64 or, of large networks, of one in float32, within ten seconds. False: the module is read unchecked.
+        float64 or, of large networks, of one in float32, within ten seconds. False: the module is read unchecked, and
+        rows of samples say so.
     weights : bool
         Return its parameters and statistics too, for `initialise(bound, weights=...)`, under the network's names.
 
@@ -76,6 +78,7 @@ def from_torch(
     network, parts = read_module(module, example_input, name, mask)
     if check:
         check_reading(module, network, parts, example_input.shape)
+    network = replace(network, unchecked=not check)
     if not weights:
         return network
     return network, {own: array.astype(np.float32) for own, array in gathered(parts, module.state_dict()).items()}

@@ -23,7 +23,7 @@ from ...cython_src.kernels.simd import instruction_sets
 from ...cython_src.lowering.lower import NCHW16_LAYOUT, choose_layout, lower, own_plan
 from ...cython_src.lowering.options import LANES, describe, plan_options
 from ...cython_src.networks.layers import Network
-from ...cython_src.networks.own import is_own, split_call, write_network
+from ...cython_src.networks.own import is_own, make_own, split_call, write_network
 from ...cython_src.networks.registry import get_network, network_names
 from ...cython_src.plan.model import Plan
 from ..machine.build_info import BUILD
@@ -41,7 +41,10 @@ LIMIT_S = 4.0  # for accesses, and for bits, of all plans of a call together
 LEAST_LIMIT_S = 0.5  # of each plan
 GRACE_S = 10.0  # after which the process ends whatever it does: one operation of the user's may take any time
 # What a row says of the check of its plan.
-OUTCOMES = SHIPPED, PASSED, PARTLY, IMPOSSIBLE, LEFT_OUT = "shipped", "passed", "in part", "impossible", "left out"
+OUTCOMES = SHIPPED, PASSED, PARTLY, IMPOSSIBLE, LEFT_OUT, UNREAD = (
+    *("shipped", "passed", "in part", "impossible", "left out"),
+    "not compared with PyTorch",
+)
 
 Contestants = Sequence[tuple[ModelSpec, int]]
 
@@ -71,7 +74,8 @@ def check_plans(requested: Iterable[tuple[Mapping[str, Any], Contestants]], want
     -------
     list of str
         Of each plan, for its rows: "shipped", "passed", "in part" (the time did not suffice for all), "impossible" (it
-        cannot be made again in another process) or "left out".
+        cannot be made again in another process), "left out", or of a network from PyTorch with `check=False`, whatever
+        was found of its plan, "not compared with PyTorch".
 
     Raises
     ------
@@ -81,12 +85,18 @@ def check_plans(requested: Iterable[tuple[Mapping[str, Any], Contestants]], want
     requested = list(requested)
     limit_s = max(LEAST_LIMIT_S, LIMIT_S / max(1, len(requested)))
     reported: set[str] = set()
-    return [_check(plan, contestants, wanted, limit_s, reported) for plan, contestants in requested]
+    outcomes = [_check(plan, contestants, wanted, limit_s, reported) for plan, contestants in requested]
+    return [UNREAD if _is_unread(p["network"]) else found for (p, _), found in zip(requested, outcomes, strict=True)]
 
 
 def check_together(plans: Iterable[Mapping[str, Any]], contestants: Contestants, wanted: bool = True) -> str:
     """Check plans that one measurement runs, as `check_plans` does, and return the least that was found of any."""
     return max(check_plans([(plan, contestants) for plan in plans], wanted), key=OUTCOMES.index)
+
+
+def _is_unread(network: Any) -> bool:
+    made = make_own(network) if isinstance(network, str) and is_own(network) else network
+    return getattr(made, "unchecked", False)
 
 
 def _is_shipped(network: str | Network) -> bool:

@@ -278,7 +278,8 @@ class Measured(OfShard, frozen=True, kw_only=True):
         says(
             "what [the check](../guide/own_network.md#your-network-in-the-commands) of the plan has found: `shipped` "
             "(none is made), `passed`, `in part` (time was up before all was checked), `impossible` (the plan could "
-            "not be run in another process), `left out` (`--no-check`)"
+            "not be run in another process), `left out` (`--no-check`), `not compared with PyTorch` (a network by "
+            "`from_torch(..., check=False)`)"
         ),
     ]
     position: Annotated[Count, says("in the shuffled order")]
