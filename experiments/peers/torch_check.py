@@ -27,8 +27,8 @@ from ..tables.progress import say
 if TYPE_CHECKING:
     import pandas as pd
 
-EXAMPLES = 2  # samples with which a module is read: that one alone mixes nothing would say little
-SIZES = (3, 4, 5)  # of batches, of which a reading is checked with two that its example has not
+EXAMPLES = 3  # samples with which a module is read: that one alone mixes nothing would say little
+SIZES = (2, 4)  # of the batches with which a reading is checked: others than that
 SLOW_FLOPS = 5e8  # operations of a step that NumPy's kernels do within some seconds
 LONGEST = 16  # tokens of a sample of the check of a large network
 KEPT = ("dataset", "table")  # buffers that both runs begin with
@@ -103,15 +103,14 @@ def check_against_torch(
 def check_reading(module: Any, network: Network, parts: Mapping[str, Any], shape: Sequence[int]) -> None:
     """Raise `UsageError` unless a network computes what the module does of which it was read; see `from_torch`.
     `shape`: of the example."""
-    sizes = [size for size in SIZES if size not in (shape[0], EXAMPLES)][:2]
     most = {"sequence": min(network.input_shape[0], LONGEST)} if network.tokens else {}
     lowered, kind = functools.partial(_lowered, network, fusion="none"), "float64"
-    plans = [lowered(batch=EXAMPLES, **most)]
-    if plans[0].flops * sum(sizes) / EXAMPLES > SLOW_FLOPS:
+    plans = [lowered(batch=SIZES[0], **most)]
+    if plans[0].flops * sum(SIZES) / SIZES[0] > SLOW_FLOPS:
         say(f"comparing {network.name} with PyTorch, which takes some seconds; check=False leaves that out")
         kind = "float32"
     else:
-        plans = [lowered(batch=sizes[0], **most), lowered(batch=sizes[1])]
+        plans.append(lowered(batch=SIZES[1]))
     results = [layer.name for layer in network.layers if not getattr(layer, "positions", "")]
     for seed, plan in enumerate(plans, 1):
         try:

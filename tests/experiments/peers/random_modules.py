@@ -84,7 +84,7 @@ ANY = {
     "by a random number": lambda part, x: part(x) * (torch.rand(1) > 0.3) + x,
     "by a like one": lambda part, x: part(x) * (torch.rand_like(x[:1]) > 0.3),
     "by Python's": lambda part, x: part(x) * (random.random() > 0.3) + x,
-    "by the batch": lambda part, x: part(x) * (x.shape[0] / 2),
+    "by the batch": lambda part, x: part(x) * (x.shape[0] / 3),
     "by the mean": lambda part, x: x - x.mean(),
     "by the sample": lambda part, x: x + x[:1],
     "flipped": lambda part, x: x.flip(0),
