@@ -11,13 +11,16 @@ from abc import abstractmethod
 from contextlib import suppress
 from typing import Any
 
+from ..cython_src.affinity import kept_affinity
 from ..cython_src.binding.bind import BoundPlan, Workers
 from ..cython_src.binding.executor import BaseExecutor
 from ..cython_src.binding.executor_contract import Conduct
 from ..cython_src.errors import MachineError, UsageError
 from .models import FORKJOIN, JOBLIB, SERIAL
-from .prange_loops import ForkJoinTeam, dynamic_teams
 from .serial_loops import EnteredThread, run_serial, touch_scratch
+
+with kept_affinity():
+    from .prange_loops import ForkJoinTeam, dynamic_teams, runtime_file
 
 JOBLIB_WAKES_NS = 10_000_000  # how often joblib looks for results
 BLOCK_WAIT_S = 0.0005
@@ -67,17 +70,20 @@ def openmp_conduct(pinned: str) -> Conduct:
 
 
 def loaded_runtime() -> str:
-    """Which OpenMP runtime answers in this process: "libomp" if it was preloaded, else "libgomp"."""
-    with open("/proc/self/maps") as maps:
-        return "libomp" if any("/libomp" in line or "/libiomp" in line for line in maps) else "libgomp"
+    """Return the OpenMP runtime that this process calls: "libgomp", or "libomp", LLVM's or Intel's."""
+    return "libgomp" if "libgomp" in runtime_file() else "libomp"
 
 
 def check_runtime(wanted: str) -> None:
-    """Raise `UsageError` if this process has loaded another OpenMP runtime than the one asked for."""
+    """Raise `UsageError` if this process calls another OpenMP runtime than the one asked for."""
     if wanted != (loaded := loaded_runtime()):
+        remedy = "set LD_PRELOAD to the path of libomp.so"
+        if wanted == "libgomp":
+            preloaded = "omp" in os.environ.get("LD_PRELOAD", "")
+            remedy = "take that out of LD_PRELOAD" if preloaded else "build forktask with gcc"
         raise UsageError(
-            f"runtime={wanted} must be the OpenMP runtime that this process has loaded, which is {loaded}; set "
-            f"LD_PRELOAD to the path of libomp.so for libomp, to nothing for libgomp"
+            f"runtime={wanted} must be the OpenMP runtime that this process calls, which is {loaded} "
+            f"({runtime_file()}); name runtime={loaded}, or {remedy}"
         )
 
 
@@ -186,8 +192,7 @@ class ForkJoinExecutor(LoopExecutor):
         self._team = ForkJoinTeam(self.num_threads, self.cpus, about.schedule, about.chunk_size, about.join == "tree")
 
     def _prepare(self, bound: BoundPlan) -> None:
-        if self.options.runtime != "libgomp":  # a program of the user's may have loaded any
-            check_runtime(self.options.runtime)
+        check_runtime(self.options.runtime)
         super()._prepare(bound)
 
     def conduct(self) -> Conduct:

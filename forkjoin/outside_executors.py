@@ -11,6 +11,7 @@ import os
 import shutil
 from typing import Any, ClassVar
 
+from ..cython_src.affinity import usable_cpus
 from ..cython_src.binding.executor_contract import Conduct
 from ..cython_src.errors import MachineError, UsageError
 from ..cython_src.plan.barriers import barrier_after
@@ -218,7 +219,7 @@ class OmpSs2Executor(OutsideExecutor):
     def __init__(self, num_threads: int, **settings: Any):
         super().__init__(num_threads, **settings)
         if self.cpus is None:  # its workers are always pinned
-            self.cpus = sorted(os.sched_getaffinity(0))[:num_threads]
+            self.cpus = usable_cpus()[:num_threads]
         if len(set(self.cpus[:num_threads])) < num_threads:
             raise UsageError(
                 f"ompss2 must have a CPU for each thread, got {num_threads} threads and CPUs {self.cpus}; use fewer "

@@ -164,6 +164,18 @@ cdef class ForkJoinTeam:
         return self._error(), errors
 
 
+cdef extern from "dlfcn.h" nogil:
+    ctypedef struct Dl_info:
+        const char *dli_fname
+    int dladdr(const void *address, Dl_info *info)
+
+
+def runtime_file():
+    """Return the path of the OpenMP library that calls of this process reach, preloaded or not."""
+    cdef Dl_info info
+    return info.dli_fname.decode() if dladdr(<const void *> &openmp.omp_get_dynamic, &info) else ""
+
+
 def dynamic_teams():
     """Whether OpenMP may choose smaller teams than asked for (OMP_DYNAMIC)."""
     return bool(openmp.omp_get_dynamic())

@@ -7,6 +7,7 @@ import os
 
 import numpy as np
 
+from ..cython_src.affinity import usable_cpus
 from ..cython_src.binding.executor import BaseExecutor, check_whole
 from ..cython_src.binding.executor_contract import Conduct
 from ..cython_src.errors import UsageError
@@ -71,7 +72,7 @@ class _TaskingExecutor(BaseExecutor):
 
     def __init__(self, num_threads, *, watchdog_s=60.0, spin_ns=None, **settings):
         super().__init__(num_threads, **settings)
-        num_cpus = len(os.sched_getaffinity(0)) if self.cpus is None else len(set(self.cpus))
+        num_cpus = len(usable_cpus()) if self.cpus is None else len(set(self.cpus))
         if spin_ns is None:
             spin_ns = default_spin_ns(self.num_threads, num_cpus)
         self.watchdog_s = check_seconds("watchdog_s", watchdog_s)

@@ -39,9 +39,12 @@ def libomp() -> str | None:
 
 def models_of_this_process() -> list[str]:
     """Models of the CPU that run in a process into which nothing was preloaded."""
-    from forktask.experiments.subjects.models import built_models, parse_model, process_environment
+    from forktask.experiments.machine.build_info import BUILD
+    from forktask.experiments.subjects.models import MODELS, built_models, parse_model, process_environment
 
-    return [name for name in built_models() if not process_environment(parse_model(name))]
+    libomp = BUILD["compiler"] == "clang"  # its only OpenMP library
+    names = [name for name in built_models() if not (libomp and "runtime" in MODELS[name].fields)]
+    return [name for name in names if not process_environment(parse_model(name))]
 
 
 def nvrtc() -> str | None:

@@ -13,6 +13,7 @@ from importlib import import_module
 from importlib.util import find_spec
 from typing import Any
 
+from ..affinity import kept_affinity
 from ..records import Field, Record, fields
 
 PACKAGE = __package__.partition(".")[0]
@@ -99,7 +100,8 @@ def _can_import(name: str, parent: str | None) -> bool:
     if parent is None:  # a large package, which is not loaded to be asked for
         return find_spec(name) is not None
     try:
-        import_module(name, parent)
+        with kept_affinity():
+            import_module(name, parent)
     except ImportError:  # not built, or without its library
         return False
     return True

@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from operator import index
 from typing import Any, ClassVar
 
+from ..affinity import usable_cpus
 from ..errors import UsageError
 from ..plan.looping import RunWhile
 from ..typed_text import MOST_THREADS
@@ -37,9 +38,9 @@ def check_whole(name: str, value: Any, least: int, most: int) -> int:
 
 def check_cpus(cpus: Sequence[int] | None, num_threads: int) -> list[int] | None:
     """Return the CPUs of an executor's threads, or raise `UsageError` unless each thread has one that it may use."""
+    allowed = usable_cpus()  # also where threads only inherit the caller's mask
     if cpus is None:
         return None
-    allowed = sorted(os.sched_getaffinity(0))
     try:
         result = [index(cpu) for cpu in cpus]
     except TypeError:

@@ -41,20 +41,22 @@ def verdict(environment: dict, machine: dict) -> dict:
 
 def _of_cpus(environment: dict) -> Iterator[Reason]:
     topology, usable, quota = environment["topology"], environment["affinity"], environment["quota_cpus"]
+    placing = (f"{v['name']}={v['value']}" for v in environment["variables"] if v["kind"] == "placement")
+    pinned_by = " and ".join(("taskset", *placing))
     if quota is not None and quota < len(usable):
         share = f"the time of {quota:g} CPU{'s' * (quota != 1)}"
         text = f"the container may use {share} but shows {len(usable)}: more threads get stopped"
         fewer = f" or measure with at most {plural(int(quota), 'thread')}" if quota >= 1 else ""
         yield UNFIT, text, f"raise the quota to {plural(len(usable), 'CPU')}{fewer}"
     if len(usable) == 1:
-        remedy = "start without taskset or in a container with more CPUs"
+        remedy = f"start without {pinned_by} or in a container with more CPUs"
         yield RESERVED, "only one CPU may be used: no scaling can be seen", remedy
     elif len(usable) < len(topology["online"]):
         text = (
             f"only CPUs {format_cpu_list(usable)} of {len(topology['online'])} may be used: other jobs may run on the "
             "others, caches and memory are shared with them"
         )
-        yield RESERVED, text, "start without taskset, or keep the other CPUs idle"
+        yield RESERVED, text, f"start without {pinned_by}, or keep the other CPUs idle"
     if not topology["known"]:
         text = "the kernel hides which CPUs share a core: pinning may put two workers on one"
         yield RESERVED, text, "mount /sys into the container, or trust the capacity measured above"

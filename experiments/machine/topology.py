@@ -6,13 +6,13 @@ Functions that read files take `root`, the folder that stands for `/`.
 from __future__ import annotations
 
 import functools
-import os
 from bisect import bisect_left
 from collections import Counter
 from itertools import cycle, groupby
 from pathlib import Path
 from typing import Any
 
+from ...cython_src.affinity import binding_variables, usable_cpus
 from ...cython_src.errors import UsageError, did_you_mean
 from ..tables.numbers import plural
 from .proc import parsed, read_int, read_text
@@ -69,7 +69,7 @@ def _parse_cpu_mask(text: str) -> list[int]:
 
 def available_cpus() -> list[int]:
     """Return the logical CPUs that this process may run on, ascending."""
-    return sorted(os.sched_getaffinity(0))
+    return usable_cpus()
 
 
 def core_counts(cpus=None, *, siblings: bool = False, root="/") -> tuple[int, ...]:
@@ -199,9 +199,10 @@ def cpu_order(
     if n < 1:
         raise UsageError(f"the number of threads must be positive, got {n}; ask for 1 to {len(cpus)}")
     if n > len(cpus) and not oversubscribe:
+        unset = "".join(f", unset {variable}" for variable in binding_variables())
         raise UsageError(
             f"the number of threads must not exceed the {plural(len(cpus), 'CPU')} {whose}, got {n}; "
-            f"ask for fewer or pass --oversubscribe"
+            f"ask for fewer{unset} or pass --oversubscribe"
         )
     return placement_order(topology_of(cpus, root), cpus, n, places, bind)
 

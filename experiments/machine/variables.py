@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import os
 
-# Variables that change how fast something runs. Of these, measuring processes get only FORKTASK_ISA from outside; any
-# other use of NumPy, PyTorch or OpenMP gets all. "cripples": slows a library down or removes threads from it, so that
-# comparisons with it are false; "placement": competes with the pinning of executors; "threads": sets numbers of
-# threads; "spin": tells idle threads what to do; "kernels": chooses kernels of this package.
+# Variables that change how fast something runs. Of these, measuring processes get from outside only FORKTASK_ISA and
+# those of memory; any other use of NumPy, PyTorch or OpenMP gets all. "cripples": slows a library down or removes
+# threads from it, so that comparisons with it are false; "placement": competes with the pinning of executors;
+# "threads": sets numbers of threads; "spin": tells idle threads what to do; "kernels": chooses kernels of this package;
+# "memory": another allocator, or its settings.
 VARIABLES = {
     "OPENBLAS_CORETYPE": ("cripples", "OpenBLAS uses the kernels of this CPU model, often half as fast; acts at load"),
     "OPENBLAS_L2_SIZE": ("cripples", "OpenBLAS blocks for this L2 size instead of the real one"),
@@ -40,9 +41,13 @@ VARIABLES = {
     "GOMP_SPINCOUNT": ("spin", "how long idle libgomp threads spin before they sleep"),
     "KMP_BLOCKTIME": ("spin", "how long idle LLVM OpenMP threads spin, ms"),
     "KMP_LIBRARY": ("spin", "waiting mode of LLVM's and Intel's OpenMP"),
+    "LD_PRELOAD": ("memory", "libraries that come before others, such as an allocator"),
+    "GLIBC_TUNABLES": ("memory", "settings of the C library, such as its allocator's"),
     "FORKTASK_ISA": ("kernels", "forktask uses the kernels of this instruction set"),
 }
 VARIABLE_PREFIXES = ("OMP_", "GOMP_", "KMP_", "MKL_", "OPENBLAS_", "GOTO_", "BLIS_", "ONEDNN_", "DNNL_")
+MEMORY_PREFIXES = ("MALLOC_", "TCMALLOC_")
+OPENMP_LIBRARIES = ("libgomp", "libomp", "libiomp")
 
 
 def read_variables(variables=None) -> list[dict]:
@@ -50,8 +55,10 @@ def read_variables(variables=None) -> list[dict]:
     variables = os.environ if variables is None else variables
     result = []
     for name in sorted(variables):
-        if name in VARIABLES or name.startswith(VARIABLE_PREFIXES):
+        if name in VARIABLES or name.startswith((*VARIABLE_PREFIXES, *MEMORY_PREFIXES)):
             kind, effect = VARIABLES.get(name, ("unknown", "read by a library of threads or kernels; effect not known"))
+            if name.startswith(MEMORY_PREFIXES):
+                kind, effect = "memory", "settings of a memory allocator"
             value = variables[name]
             if name == "OMP_DYNAMIC" and value.strip().lower() == "false":
                 kind = "threads"  # the default, stated explicitly

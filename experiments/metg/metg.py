@@ -90,7 +90,7 @@ def measure_metg(
         Too many threads, or a folder with other files.
     """
     specs = parse_models(models)
-    cores = len(os.sched_getaffinity(0))
+    cores = len(available_cpus())
     for count in threads:
         settings.order(count)  # raises
     if settings.quick:

@@ -1,9 +1,12 @@
 """Measuring processes: how one is started, what it is asked and answers, how it ends, and the row that it leaves.
 
 A process reads its job, one line of JSON, and writes a line for each answer: {"said": ...} while it has more to do,
-then {"row": ...} or {"failure": reason, "message": ...}. What it measures is a function of the job that returns the
-row; or a generator that yields what it says, each time gets the next request, and returns the row. So a process that
-takes turns with others and one that is measured alone are started, asked and ended alike.
+then {"row": ...} or {"failure": reason, "message": ...}. Answers have a pipe of their own, whose number stands in the
+environment: modules of the site and libraries print to standard output before any code of ours runs.
+
+What it measures is a function of the job that returns the row; or a generator that yields what it says, each time gets
+the next request, and returns the row. So a process that takes turns with others and one that is measured alone are
+started, asked and ended alike.
 """
 
 from __future__ import annotations
@@ -13,6 +16,7 @@ import ctypes
 import inspect
 import json
 import os
+import re
 import select
 import signal
 import subprocess
@@ -26,12 +30,13 @@ from typing import Any
 from ...cython_src.errors import MachineError, UsageError
 from ..machine.disturbance import oom_kills
 from ..machine.numa import set_memory_policy
-from ..machine.variables import VARIABLE_PREFIXES, VARIABLES
+from ..machine.variables import OPENMP_LIBRARIES, VARIABLE_PREFIXES, VARIABLES
 from ..subjects.models import parse_model
 from ..tables.progress import format_seconds
 
 SAMPLE_COMMAND = (sys.executable, "-P", "-m", "forktask.experiments.sampling.measure")
 TIME_LIMIT_S = 120.0  # the default limit for one sample
+ANSWERS = "FORKTASK_ANSWERS"  # variable with the file descriptor of the answers
 STDERR_TAIL = 2000  # characters of a crashed process's messages that are kept
 WAIT_POLICIES = ("auto", "active", "passive")
 
@@ -70,8 +75,13 @@ def sample_environment(threads: int, hogs: int, cores: int, wait_policy: str = "
 
 def clean_environment(own: Mapping[str, str], settings: Mapping[str, str]) -> dict[str, str]:
     """Return `own` without the variables that configure or slow down OpenMP and BLAS libraries, plus `settings`."""
-    dropped = {name for name, (kind, _) in VARIABLES.items() if kind != "kernels"}
+    dropped = {name for name, (kind, _) in VARIABLES.items() if kind not in ("kernels", "memory")}
     kept = {k: v for k, v in own.items() if k not in dropped and not k.startswith(VARIABLE_PREFIXES)}
+    # Whichever OpenMP library a model runs under is the model's.
+    libraries = (name for name in re.split("[ :]+", kept.pop("LD_PRELOAD", "")) if name)
+    others = [name for name in libraries if not os.path.basename(name).startswith(OPENMP_LIBRARIES)]
+    if preloaded := ":".join(filter(None, (settings.get("LD_PRELOAD"), *others))):
+        settings = {**settings, "LD_PRELOAD": preloaded}
     return {**kept, **settings}
 
 
@@ -102,14 +112,18 @@ class MeasuringProcess:
         self._kills_before = oom_kills()
         self._answers = b""
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115 (closed by `close`)
-        self._process = subprocess.Popen(
-            list(command),
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=self._errors,
-            env=dict(environment),
-            process_group=0,
-        )
+        pipe, answers = os.pipe()
+        self._pipe = os.fdopen(pipe, "rb")
+        with os.fdopen(answers, "wb"):
+            self._process = subprocess.Popen(
+                list(command),
+                stdin=subprocess.PIPE,
+                stdout=self._errors,
+                stderr=self._errors,
+                env={**environment, ANSWERS: str(answers)},
+                pass_fds=(answers,),
+                process_group=0,
+            )
         self._write(job)
 
     def answer(self) -> dict[str, Any]:
@@ -163,7 +177,7 @@ class MeasuringProcess:
         """End the process if it still runs."""
         self.kill()
         self._process.wait()
-        for file in (self._process.stdin, self._process.stdout, self._errors):
+        for file in (self._process.stdin, self._pipe, self._errors):
             with contextlib.suppress(OSError):  # a request that it never read
                 file.close()
 
@@ -192,14 +206,14 @@ class MeasuringProcess:
     def _line(self) -> bytes:
         """Read a line of the process's answers."""
         poll = select.poll()
-        poll.register(self._process.stdout, select.POLLIN)
+        poll.register(self._pipe, select.POLLIN)
         while b"\n" not in self._answers:
             start = time.monotonic()
             ready = poll.poll(max(self._left_s, 0.0) * 1000)
             self._left_s -= time.monotonic() - start
             if not ready:
                 raise self._late()
-            part = os.read(self._process.stdout.fileno(), 1 << 16)
+            part = os.read(self._pipe.fileno(), 1 << 16)
             if not part:
                 self._process.wait()
                 raise self._ended()
@@ -241,20 +255,21 @@ def measure_in_process(
 # --- in the measuring process
 
 
-def end_with_parent() -> None:
-    """Ask the kernel to kill this process when its parent dies, so that nothing is left after a kill -9."""
+def end_with_parent(pipe: int) -> None:
+    """Ask the kernel to kill this process when its parent, which reads a pipe, dies: nothing is left after kill -9."""
     try:
         ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
     except (OSError, AttributeError):
         return  # Other systems have no such call; the process then ends by itself when it reads its next request.
     answers = select.poll()
-    answers.register(1, 0)
+    answers.register(pipe, 0)
     if any(event & select.POLLERR for _, event in answers.poll(0)):
         sys.exit(1)  # The parent died before: nobody can read what this process writes.
 
 
 def answer_job(measure_job: Callable[[Mapping[str, Any]], Any], usage_failure: str = "crash") -> int:
-    """Read a job from standard input, measure it, and write the answers: all that a measuring process does.
+    """Read a job from standard input, measure it, and write the answers: all that a measuring process does. Whatever
+    else is printed goes to standard error.
 
     Parameters
     ----------
@@ -268,10 +283,10 @@ def answer_job(measure_job: Callable[[Mapping[str, Any]], Any], usage_failure: s
     int
         Exit code.
     """
-    end_with_parent()
-    # What libraries print must not be taken for an answer.
-    answers = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)
+    pipe = int(os.environ.pop(ANSWERS, "1"))
+    end_with_parent(pipe)
+    os.set_inheritable(pipe, False)
+    answers = os.fdopen(pipe, "w", closefd=False)
 
     def say(answer: Mapping[str, Any]) -> None:
         print(json.dumps(answer, default=str), file=answers, flush=True)

@@ -199,7 +199,7 @@ class Machine:
 
 
 def _spun(cpus: Sequence[int] | None) -> list[int]:
-    return list(dict.fromkeys(sorted(os.sched_getaffinity(0)) if cpus is None else cpus))[:SPUN_CPUS]
+    return list(dict.fromkeys(available_cpus() if cpus is None else cpus))[:SPUN_CPUS]
 
 
 def measure_generation(generation: Generation, machine: Machine | None = None) -> list[MeasuredGroup]:

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 import numpy as np
 
 from ...cython_src.errors import UsageError
+from ..machine.topology import available_cpus
 from .hogs import hogs_running
 
 INJECTIONS = ("first-touch", "cold-cache", "preemption")
@@ -38,7 +39,7 @@ def injected(cause: str, bound, cpus: Sequence[int] | None) -> Iterator[Callable
         cold-cache: to be called in the middle of the run, when no worker is in a block; writes more memory on each CPU
         than its caches hold.
     """
-    used = sorted(os.sched_getaffinity(0)) if cpus is None else list(cpus)
+    used = available_cpus() if cpus is None else list(cpus)
     if cause == "preemption":
         with hogs_running(1, used[-1:], LEFT_S):
             yield None

@@ -13,7 +13,7 @@ from ...cython_src.errors import UsageError
 from ..machine import machine_peaks
 from ..machine.topology import available_cpus, cpu_order
 from ..results.turns import MeasuredGroup
-from ..sampling.child import TIME_LIMIT_S
+from ..sampling.child import ANSWERS, TIME_LIMIT_S
 from ..sampling.generation import Contestant, Generation, Machine, contestant_of, measure_generation
 from ..subjects.models import ModelSpec
 
@@ -115,10 +115,10 @@ def _contestant(name: str, side: Side, effort: Effort) -> Contestant:
 
 
 def check_turns(installation: str) -> None:
-    """Raise `UsageError` if an installation holds a forktask whose measuring processes take no turns."""
-    package = Path(installation, "forktask")
-    if package.is_dir() and not (package / "experiments/sampling/generation.py").exists():
+    """Raise `UsageError` if an installation holds a forktask whose measuring processes this one cannot talk to."""
+    child = Path(installation, "forktask/experiments/sampling/child.py")
+    if child.parents[2].is_dir() and not (child.exists() and ANSWERS in child.read_text()):
         raise UsageError(
-            "both commits must have measuring processes that take turns, and one is older than these; compare with a "
-            "later commit"
+            "both commits must have measuring processes that take turns and answer on a pipe of their own, and one is "
+            "older than these; compare with a later commit"
         )

@@ -10,7 +10,6 @@ compares what they say.
 from __future__ import annotations
 
 import ctypes
-import os
 import sys
 import sysconfig
 import time
@@ -21,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from ...cython_src.plan import dependences
+from ..machine.topology import available_cpus
 from ..sampling.child import answer_job, measure_in_process, sample_environment
 from ..sampling.profile import block_times
 from ..sampling.timing import Stepper
@@ -201,7 +201,7 @@ def facts_of(
         for k, (model, count) in enumerate(jobs)
     ]
     # Nothing is timed, so as many processes run at once as there are CPUs.
-    with ThreadPoolExecutor(max(1, len(os.sched_getaffinity(0)))) as pool:
+    with ThreadPoolExecutor(max(1, len(available_cpus()))) as pool:
         return list(pool.map(_run, cases))
 
 

@@ -24,7 +24,7 @@ from ...cython_src.errors import UsageError
 from ...cython_src.records import Record, about
 from ...cython_src.typed_text import MOST_SECONDS
 from ..analysis.estimates import Estimate
-from ..machine.topology import cpu_order
+from ..machine.topology import available_cpus, cpu_order
 from ..results.turns import MeasuredGroup
 from ..subjects import subject
 from ..subjects.models import ModelSpec, parse_models
@@ -94,7 +94,7 @@ def compare_commits(
     specs = parse_models(models)
     build_command(settings.build, Path("source"), Path("target"))  # this and the next raise before anything is built
     summary.check_outputs(settings.jsonl, settings.summary)
-    threads = threads or min(2, len(os.sched_getaffinity(0)))
+    threads = threads or min(2, len(available_cpus()))
     cpu_order(threads)  # raises where there are fewer CPUs
     try:
         repository = _git(settings.repository, "rev-parse", "--show-toplevel")
@@ -303,9 +303,6 @@ def check_imported(target: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-P", "-c", program], capture_output=True, text=True, env=environment, check=False
     )
-    if not done.stdout.startswith(str(target)):
-        result = (done.stdout or done.stderr).strip().splitlines()
-        raise UsageError(
-            f"the gate must import what it built, got {result[-1] if result else 'nothing'}; uninstall the editable "
-            f"forktask"
-        )
+    result = ((done.stdout or done.stderr).strip().splitlines() or ["nothing"])[-1]  # others may print before
+    if not result.startswith(str(target)):
+        raise UsageError(f"the gate must import what it built, got {result}; uninstall the editable forktask")

@@ -16,6 +16,7 @@ from ...cython_src.gpu.launches import GPU_ALGORITHMS
 from ...cython_src.plan.barriers import BARRIERS
 from ...forkjoin import models as forkjoin
 from ...tasking import models as tasking
+from ..machine.build_info import BUILD
 from ..machine.topology import places_of
 from .peer_models import GPU_TORCH, LLMC, TORCH
 
@@ -391,6 +392,10 @@ def process_environment(spec: ModelSpec) -> dict[str, str]:
     if spec.model is forkjoin.OMPSS2 and spec.model.is_built:  # which has loaded the library that it was built with
         with open("/proc/self/maps") as maps:
             return {"LD_PRELOAD": next(line.split()[-1] for line in maps if "/libnosv" in line)}
+    if spec.option("runtime") == "libgomp" and BUILD["compiler"] == "clang":
+        raise UsageError(
+            f"model {spec} needs libgomp, but forktask was built with clang; add :runtime=libomp, or build with gcc"
+        )
     if spec.option("runtime", "libgomp") == "libgomp":
         return {}
     folders = ("/usr/lib/*-linux-gnu", "/usr/lib/llvm-*/lib", "/usr/lib64", "/usr/lib", "/usr/local/lib")

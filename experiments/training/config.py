@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from typing import Annotated, Any, ClassVar
 
 import numpy as np
@@ -16,7 +15,7 @@ from ..images.decoding import DECODERS
 from ..images.source import parse
 from ..machine.numa import INTERLEAVE
 from ..machine.placement import Bind, MemoryPolicy, Places, check_placement
-from ..machine.topology import cpu_order
+from ..machine.topology import available_cpus, cpu_order
 from ..subjects.memory import parse_bytes
 from ..subjects.models import ModelSpec, runnable
 
@@ -98,9 +97,7 @@ class TrainingConfig(PlanOptions, frozen=True):
     ] = "none"
     tokenizer: Annotated[str, about("tokenizer.json that encodes data text; default: a token for each byte")] = ""
     model: Annotated[str, about("execution model with its options, e.g. forkjoin:schedule=dynamic")] = "taskiter"
-    threads: Annotated[int, about("number of threads", least=1, below=MOST_THREADS + 1)] = min(
-        2, len(os.sched_getaffinity(0))
-    )
+    threads: Annotated[int, about("number of threads", least=1, below=MOST_THREADS + 1)] = min(2, len(available_cpus()))
     places: Places = "cores"
     bind: Bind = "none"
     memory_policy: MemoryPolicy = INTERLEAVE

@@ -54,6 +54,15 @@ def test_depend_lists_merge_what_a_task_does_to_a_cell():
 
 
 @pytest.mark.libomp
+def test_another_runtime_is_not_taken_for_libgomp():
+    """Check that a model of libgomp is refused where calls reach LLVM's runtime, preloaded into the process."""
+    code = "import forktask as ft\nft.run('lenet5', model='forkjoin', batch=2, iterations=1)"
+    environment = {**os.environ, "LD_PRELOAD": kinds.libomp()}
+    done = subprocess.run([sys.executable, "-P", "-c", code], env=environment, capture_output=True, text=True)
+    assert "process calls, which is libomp" in done.stderr and "out of LD_PRELOAD" in done.stderr
+
+
+@pytest.mark.libomp
 def test_the_same_code_runs_on_libomp():
     """Check Task Bench on LLVM's runtime, preloaded into a new process."""
     code = """

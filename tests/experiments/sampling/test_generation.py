@@ -242,7 +242,8 @@ say(row={"ticks": ticks})
 
 
 def python(program):
-    return (sys.executable, "-S", "-c", program)
+    answers = "import os, sys; sys.stdout = os.fdopen(int(os.environ['FORKTASK_ANSWERS']), 'w')\n"
+    return (sys.executable, "-S", "-c", answers + program)
 
 
 def test_a_stopped_process_stands_still():
@@ -298,6 +299,18 @@ def test_how_processes_fail(program, reason, said):
     """Check the reason of each kind of end."""
     row = measure_in_process({}, {}, 0.5 if reason == "timeout" else 60.0, python(program))
     assert row["failure"] == reason and said in row["message"]
+
+
+def test_what_the_site_prints_is_no_answer(tmp_path):
+    """Check modules of the site that print before the measuring process's own code runs."""
+    for name in ("sitecustomize", "usercustomize"):
+        (tmp_path / f"{name}.py").write_text("import os\nprint('Welcome to X', flush=True)\nos.write(1, b'!')\n")
+    job = {"kind": "sample", "cpus": None, "model": "serial", "threads": 1, "seed": 1, "check_iterations": 1}
+    job |= {"warmup_s": 0.01, "turn_s": 0.01, "plan": {"network": "lenet5", "batch": 1}}
+    with MeasuringProcess(job, {**os.environ, "PYTHONPATH": str(tmp_path)}) as process:
+        assert process.answer() == {}
+        process._errors.seek(0)
+        assert b"Welcome to X" in process._errors.read()
 
 
 def test_what_a_library_prints_is_no_answer():

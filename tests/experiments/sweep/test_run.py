@@ -24,6 +24,7 @@ from forktask.experiments.analysis.estimates import MIN_GENERATIONS
 from forktask.experiments.commands.compare import configuration_of
 from forktask.experiments.commands.main import main, make_parser
 from forktask.experiments.machine.environment import this_node
+from forktask.experiments.machine.variables import read_variables
 from forktask.experiments.results.folder import read_results
 from forktask.experiments.results.grids import given_or_shipped, shipped
 from forktask.experiments.results.rows import FailureRow, MachineRow, PlanRow, ProfileRow, SampleRow
@@ -52,6 +53,7 @@ from forktask.experiments.tables.progress import ProgressBar
 # sample.
 FAKE_SAMPLE = """
 import json, os, signal, sys, time
+sys.stdout = os.fdopen(int(os.environ["FORKTASK_ANSWERS"]), "w")
 job = json.loads(sys.stdin.readline())
 folder = sys.argv[1]
 open(os.path.join(folder, "jobs.jsonl"), "a").write(json.dumps(job) + "\\n")
@@ -427,6 +429,12 @@ def test_the_measured_process_gets_a_clean_environment():
     }
     settings = sample_environment(threads=2, hogs=0, cores=2)
     assert clean_environment(own, settings) == {"PATH": "/bin", "FORKTASK_ISA": "avx2", **settings}
+    own = {"LD_PRELOAD": "/a/libiomp5.so:/b/libjemalloc.so.2 libomp.so.5", "MALLOC_CONF": "x", "GLIBC_TUNABLES": "y"}
+    kept = {"MALLOC_CONF": "x", "GLIBC_TUNABLES": "y"}  # an allocator stays; the OpenMP library is the model's
+    assert clean_environment(own, {}) == kept | {"LD_PRELOAD": "/b/libjemalloc.so.2"}
+    preloaded = clean_environment(own, {"LD_PRELOAD": "libomp.so"})["LD_PRELOAD"]
+    assert preloaded == "libomp.so:/b/libjemalloc.so.2"
+    assert [v["kind"] for v in read_variables(own)] == ["memory"] * 3
     assert settings["OMP_WAIT_POLICY"] == "active"
     assert sample_environment(4, 0, 2)["OMP_WAIT_POLICY"] == "passive"
     assert sample_environment(2, 1, 2)["OMP_WAIT_POLICY"] == "passive"

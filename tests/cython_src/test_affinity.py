@@ -1,0 +1,75 @@
+"""OpenMP variables of the environment do not take CPUs away from the process."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+CPUS = sorted(os.sched_getaffinity(0))
+PROGRAM = """if True:
+    import importlib, os, sys, threading
+    masks = lambda: sorted(os.sched_getaffinity(0))
+    loaded_before = [importlib.import_module(name) for name in sys.argv[1:]]
+    import forktask as ft
+    from forktask.experiments.machine.topology import available_cpus, cpu_order
+    from forktask.experiments.subjects.models import built_models
+    built_models()  # loads the modules that use OpenMP
+    runner = ft.executor("taskiter", threads=2)
+    inherited = []
+    thread = threading.Thread(target=lambda: inherited.append(masks()))
+    thread.start()
+    thread.join()
+    print(available_cpus(), masks(), *inherited, sep="; ")
+    cpu_order(len(available_cpus()) + 1)
+"""
+
+
+def run(variables, *modules):
+    """Run the program beside some variables, after some modules; return its result and its last words."""
+    command = [sys.executable, "-P", "-c", PROGRAM, *modules]
+    done = subprocess.run(command, env={**os.environ, **variables}, capture_output=True, text=True, timeout=120)
+    return done.stdout.strip(), done.stderr.strip().splitlines()[-1]
+
+
+@pytest.mark.skipif(len(CPUS) < 2, reason="needs two CPUs")
+@pytest.mark.parametrize(
+    "variables",
+    [
+        {"OMP_PROC_BIND": "close", "OMP_PLACES": "cores"},
+        {"OMP_PROC_BIND": "true"},
+        {"OMP_PLACES": "threads"},
+        {"OMP_PLACES": f"{{{CPUS[-1]}}}"},
+        {"GOMP_CPU_AFFINITY": str(CPUS[0])},
+        {"KMP_AFFINITY": "compact"},
+    ],
+)
+def test_the_process_keeps_its_cpus(variables):
+    """Check mask and threads after OpenMP was loaded, and that the refusal of too many threads names the variables."""
+    result, sentence = run(variables)
+    assert result == f"{CPUS}; {CPUS}; {CPUS}"
+    assert all(f"unset {name}={value}" in sentence for name, value in variables.items())
+
+
+@pytest.mark.skipif(len(CPUS) < 2, reason="needs two CPUs")
+def test_a_mask_that_the_user_chose_stays():
+    """Check that a process started on one CPU stays there."""
+    before = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, CPUS[-1:])
+    try:
+        assert run({"OMP_PROC_BIND": "close"})[0] == "; ".join([f"[{CPUS[-1]}]"] * 3)
+    finally:
+        os.sched_setaffinity(0, before)
+
+
+@pytest.mark.skipif(len(CPUS) < 2, reason="needs two CPUs")
+@pytest.mark.parametrize("module", ["torch", "sklearn.cluster"])
+def test_a_package_that_pins_first_is_undone(module):
+    """Check a process whose thread another package's libgomp had pinned before forktask was imported; where places are
+    fewer than the CPUs, the sentence names the variable."""
+    pytest.importorskip(module)
+    assert run({"OMP_PROC_BIND": "close", "OMP_PLACES": "threads"}, module)[0] == f"{CPUS}; {CPUS}; {CPUS}"
+    assert (
+        "the 1 CPU this process may use, got 2; ask for fewer, unset GOMP_CPU_AFFINITY"
+        in (run({"GOMP_CPU_AFFINITY": str(CPUS[0])}, module)[1])
+    )
