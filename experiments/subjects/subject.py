@@ -12,8 +12,10 @@ import json
 import sys
 from collections.abc import Callable, Mapping
 from importlib import import_module
+from importlib.machinery import ModuleSpec
 from importlib.util import find_spec, module_from_spec, spec_from_file_location
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -86,10 +88,12 @@ def describe(subject: str | Callable, arguments: Mapping[str, Any]) -> dict[str,
             f"arguments of {subject.__name__} are {', '.join(signature.parameters) or 'none'}, got "
             f"{', '.join(arguments) or 'none'}: {error}; pass those"
         ) from None
+    # Its code object may be a decorator's, and names the source of a module that is compiled only.
+    file = getattr(sys.modules.get(subject.__module__), "__file__", None) or inspect.getfile(subject)
     return {
         "function": subject.__name__,
         "module": subject.__module__,
-        "file": str(Path(inspect.getfile(subject)).resolve()),
+        "file": str(Path(file).resolve()),
         "path": list(sys.path),
         "arguments": dict(arguments),
     }
@@ -155,14 +159,29 @@ def _load(plan: Mapping[str, Any]) -> Callable:
     if result is not None and result.origin is not None and Path(result.origin).resolve() == Path(plan["file"]):
         module = import_module(plan["module"])
     else:
-        spec = spec_from_file_location(plan["module"], plan["file"])
-        module = module_from_spec(spec)
-        sys.modules[plan["module"]] = module
-        spec.loader.exec_module(module)
+        file = Path(plan["file"])
+        packages = plan["module"].split(".")[:-1]
+        folders = [*file.parents][file.stem == "__init__" :][: len(packages)][::-1]
+        for count, folder in enumerate(folders, 1):
+            _execute(".".join(packages[:count]), folder / "__init__.py")
+        module = _execute(plan["module"], file)
     function = getattr(module, plan["function"], None)
     if function is None:
         raise UsageError(f"{plan['file']} must have a function {plan['function']!r}, found none; was the file changed?")
     return function
+
+
+def _execute(name: str, file: Path) -> ModuleType:
+    """Import a module or package under a name that import does not find; without a file it is a folder's package."""
+    if file.exists():
+        spec = spec_from_file_location(name, file)
+    else:
+        spec = ModuleSpec(name, None, is_package=True)
+        spec.submodule_search_locations = [str(file.parent)]
+    sys.modules[name] = module = module_from_spec(spec)
+    if spec.loader is not None:
+        spec.loader.exec_module(module)
+    return module
 
 
 def homes_of(job: Mapping[str, Any]) -> list[int]:
