@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from .comparison import Comparison, configuration_from
 from .cython_src.errors import UsageError, check_choice
 from .cython_src.networks.layers import Network
-from .cython_src.reading import Number
+from .cython_src.reading import Count, Number
 from .cython_src.shown import Shown, as_html
 from .experiments.events.events import EventLog
 from .experiments.traces.sweep import TRACED, once
@@ -297,7 +297,7 @@ def simulate(
     models: str | Sequence[str] | None = None,
     machine: str | os.PathLike[str] | None = None,
     plan: str | None = None,
-    seed: int = 0,
+    seed: Count = 0,
 ) -> Simulation:
     """Predict the speedup on more threads, or on another machine, as `forktask simulate` does.
 

@@ -14,6 +14,7 @@ from .comparison import named_network
 from .cython_src.errors import UsageError, check_choice
 from .cython_src.lowering import PlanOptions
 from .cython_src.networks.layers import Network
+from .cython_src.reading import Count
 from .cython_src.records import fields
 from .cython_src.shown import Shown
 from .experiments.machine.topology import core_counts
@@ -97,7 +98,9 @@ class Result(Shown):
         return self._chart(name).text
 
     def _chart(self, name: str | None) -> Chart:
-        name = self.figures[0] if name is None and self.figures else name
+        if not self.figures:
+            raise UsageError(f"a figure must be one that {self!r} has, and there is none; print it, or take its table")
+        name = self.figures[0] if name is None else name
         check_choice("name of figure", name, self.figures)
         return self._charts[str(name)]()
 
@@ -177,7 +180,7 @@ def tune(
     threads: int | Sequence[int] | None = None,
     budget: int = BUDGET,
     seconds: float = SECONDS,
-    seed: int = 0,
+    seed: Count = 0,
     out: str | os.PathLike[str] | None = None,
     **options: Any,
 ) -> Result:
@@ -211,6 +214,8 @@ def tune(
     from .experiments.sweep.comparison import measure_comparison
     from .experiments.sweep.tune import as_text, search_of, search_result
 
+    if "granularity" in options:
+        raise UsageError(f"tune() searches the granularity, got granularity={options['granularity']!r}; leave it out")
     counts = _counts(core_counts()[-1] if threads is None else threads)
     folder = Path(out or dated_folder("tune"))
     plan = {name: (value,) for name, value in {"network": named_network(network, folder.parent), **options}.items()}
@@ -328,7 +333,10 @@ def _of(record: type, settings: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _several(value: Any) -> tuple[Any, ...]:
-    return (value,) if isinstance(value, str | int) else tuple(value)
+    result = (value,) if isinstance(value, str | int) else tuple(value)
+    if not result:
+        raise UsageError(f"what has several values must have one at least, got {value!r}; leave it out for the default")
+    return result
 
 
 def _counts(threads: int | str | Sequence[int]) -> tuple[int, ...]:

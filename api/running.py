@@ -9,18 +9,19 @@ from typing import Annotated, Any
 
 import numpy as np
 
-from .cython_src.binding.executor import BaseExecutor
-from .cython_src.errors import UsageError
+from .cython_src.binding.executor import BaseExecutor, check_cpus
+from .cython_src.errors import UsageError, refuse_copies
 from .cython_src.lowering import PlanOptions, initialise, lower
 from .cython_src.lowering.lower import default_batch
 from .cython_src.networks.layers import Network
 from .cython_src.networks.registry import get_network
 from .cython_src.plan.model import Plan
-from .cython_src.reading import Count, Number
+from .cython_src.reading import Count, Number, Positive
 from .cython_src.shown import Shown
 from .cython_src.targets import bind
 from .experiments.machine.topology import core_counts
 from .experiments.plan_check.checking import check_together
+from .experiments.sampling.algorithms import settled
 from .experiments.subjects.models import built_models, check_ours, make_executor, runnable
 from .experiments.subjects.subject import build, result_hashes
 from .experiments.tables.numbers import plural
@@ -189,6 +190,9 @@ class Executor(Shown):
         self.close()
 
 
+refuse_copies(Executor, "call executor() where it is needed")
+
+
 def executor(
     model: str = "taskiter", threads: int | None = None, *, cpus: list[int] | None = None, event_capacity: int = 0
 ) -> Executor:
@@ -213,6 +217,7 @@ def executor(
     (spec,) = check_ours([runnable(model)])
     if threads is None:
         threads = spec.model.max_threads or core_counts()[-1]
+    check_cpus(cpus, threads)  # a measuring process may name more
     return Executor(str(spec), threads, make_executor(spec, threads, cpus=cpus, event_capacity=event_capacity))
 
 
@@ -259,6 +264,7 @@ def run(
         The plan needs more memory than there is; says what would fit.
     """
     chosen = (options or PlanOptions(batch=changes.get("batch") or default_batch(network))).with_changes(**changes)
+    chosen = chosen.with_changes(algorithms=settled(chosen.algorithms, [(network, chosen)]))
     with executor(model, threads) as runner:
         plan = {"network": network, **chosen.as_dict()}
         spec = runnable(runner.model)
@@ -274,7 +280,7 @@ def fit(
     data: Annotated[Dataset | tuple[np.ndarray, np.ndarray], "give load_data(...), or images and labels"],
     *,
     epochs: Number = 1,
-    learning_rate: float = 0.01,
+    learning_rate: Positive = 0.01,
     model: str = "taskiter",
     threads: int | None = None,
     seed: Count = 1,
@@ -319,6 +325,7 @@ def fit(
     images, used = np.asarray(images, np.float32), data.train if isinstance(data, Dataset) else np.arange(len(labels))
     spec = data.fit(spec) if isinstance(data, Dataset) else spec
     options = PlanOptions(batch=default_batch(spec)).with_changes(**changes)
+    options = options.with_changes(algorithms=settled(options.algorithms, [(spec, options)]))
     if len(used) < options.batch:
         raise UsageError(f"fit() needs the images of a batch, {options.batch}, got {len(used)}; give a smaller batch")
     batches = len(used) // options.batch

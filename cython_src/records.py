@@ -46,6 +46,7 @@ class Field:
 
     name: str
     kind: type  # int, float, str, bool or tuple
+    item: type  # of a tuple's values: float or str
     default: Any
     text: str
     choices: tuple[Any, ...]  # empty: any value of the kind
@@ -67,7 +68,7 @@ class Field:
             positive = "a positive number, " if self.above == 0 else ""
             return f"must be {positive}in {low}, {'inf' if self.below is None else f'{self.below:g}'})"
         return {float: "must be a number", str: "must be a text", bool: "must be true or false"}.get(
-            self.kind, "must be a list"
+            self.kind, "must be a list" + " of texts" * (self.item is str)
         )
 
     def refuse(self, value: Any) -> typing.NoReturn:
@@ -82,7 +83,8 @@ class Field:
             value = float(value)
         if self.kind is tuple and isinstance(value, list):
             value = tuple(value)
-        if type(value) is not self.kind or (self.choices and value not in self.choices):
+        texts = self.item is not str or (type(value) is tuple and all(isinstance(one, str) for one in value))
+        if type(value) is not self.kind or not texts or (self.choices and value not in self.choices):
             self.refuse(value)
         if isinstance(value, str) and not is_text(value):
             raise UsageError(
@@ -106,7 +108,7 @@ class Field:
             if self.kind is bool:
                 return {"true": True, "false": False}[text.lower()]
             if self.kind is tuple:
-                return self.checked(tuple(map(parse_real, text.split(","))))
+                return self.checked(tuple(map(str if self.item is str else parse_real, text.split(","))))
             return self.checked({int: parse_whole, float: parse_real}.get(self.kind, self.kind)(text))
         except (ValueError, KeyError) as error:
             if isinstance(error, UsageError):
@@ -165,5 +167,6 @@ def fields(record: type[Record]) -> tuple[Field, ...]:
         annotation = hints[info.name]
         meta: Any = next(m for m in annotation.__metadata__ if isinstance(m, msgspec.Meta))
         kind = typing.get_origin(annotation.__origin__) or annotation.__origin__
-        result.append(Field(info.name, kind, info.default, meta.description, **meta.extra))
+        item = next(iter(typing.get_args(annotation.__origin__)), float)
+        result.append(Field(info.name, kind, item, info.default, meta.description, **meta.extra))
     return tuple(result)

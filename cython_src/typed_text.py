@@ -9,7 +9,7 @@ import unicodedata
 LONGEST_TEXT = 4096
 MOST_SECONDS = 1e7  # of a time that is asked for: four months
 MOST_THREADS = 4096
-_WHOLE = re.compile(r"[+-]?[0-9]{1,19}")
+_WHOLE = re.compile(r"[+-]?[0-9]{1,99}")
 _REAL = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)(e[+-]?[0-9]{1,4})?|[+-]?(inf|nan)", re.IGNORECASE)
 
 

@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from ..errors import UsageError, did_you_mean
+from ..errors import UsageError, did_you_mean, refuse_copies
 from ..plan.model import READ, Block, BlockLoop, Buffer, Plan, UniformBlocks
 
 PAGE_BYTES = 4096
@@ -200,3 +200,6 @@ def _touch_first(plan: Plan, arrays: Mapping[str, np.ndarray], homes: Sequence[i
 def _dtype(buffer: Buffer, float_dtype: str | None) -> np.dtype:
     dtype = np.dtype(buffer.dtype)
     return np.dtype(float_dtype) if float_dtype and dtype.kind == "f" else dtype
+
+
+refuse_copies(Storage, "make one where it is needed")

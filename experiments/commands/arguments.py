@@ -75,12 +75,14 @@ def add_plan_options(
     parser.set_defaults(batch_of_images=batch)
 
 
-def duration(text: str) -> float:
-    """Return the seconds of a time such as 90, 90s, 3min or 1h; for argparse."""
+def duration(text: str, least_s: float = 0.0) -> float:
+    """Return the seconds of a time such as 90, 90s, 3min or 1h, above 0 and at least some; for argparse."""
     match = re.fullmatch(r"([0-9]{1,7}(?:\.[0-9]{1,9})?) ?(s|min|h)?", text)
     seconds = float(match[1]) * {"h": 3600, "min": 60}.get(match[2], 1) if match else 0.0
     if not 0 < seconds < MOST_SECONDS:
         raise ArgumentTypeError(f"must be a time such as 90s, 3min or 1h, got {text!r}")
+    if seconds < least_s:
+        raise ArgumentTypeError(f"must be at least {least_s:g} s, got {text!r}")
     return seconds
 
 

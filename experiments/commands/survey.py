@@ -26,14 +26,16 @@ def call(arguments: Namespace) -> int:
     """Measure, and write the page, also of what an interrupted survey has."""
     from pathlib import Path
 
-    from ..survey import is_survey
+    from ..results.files import locked_file, output_folder
+    from ..survey import INFO, is_survey
     from ..survey.page import write_survey
     from ..survey.stages import take_survey
 
     folder = Path(folder_of(arguments))
-    try:
-        take_survey(folder, arguments.budget, command_line(str(folder)))
-    finally:
-        text = write_survey(folder) if is_survey(folder) else ""
+    with locked_file(output_folder(folder, INFO)):
+        try:
+            take_survey(folder, arguments.budget, command_line(str(folder)))
+        finally:
+            text = write_survey(folder) if is_survey(folder) else ""
     print(text)
     return 0

@@ -12,6 +12,8 @@ from .arguments import add_json, add_out, duration, folder_of, number_from, show
 
 def add_output(parser: ArgumentParser) -> None:
     """Add `--out`, `--json`, `--no-report`, `--sessions`, `--every`, `--trace` and `--quick`."""
+    from ..results.turns import SESSION_PAUSE_S
+
     add_out(parser, "results")
     printed = parser.add_mutually_exclusive_group()
     add_json(printed, "the summary")
@@ -34,7 +36,7 @@ def add_output(parser: ArgumentParser) -> None:
     )
     parser.add_argument(
         "--every",
-        type=duration,
+        type=lambda text: duration(text, SESSION_PAUSE_S),
         dest="every_s",
         default=SUPPRESS,
         metavar="TIME",
@@ -57,6 +59,7 @@ def print_expected(configuration, arguments: Namespace) -> int:
     if arguments.out:
         check_run(arguments.out, "samples", configuration.as_dict(), CHANGEABLE)
     if not arguments.on:  # the nodes of a cluster have memory of their own
+        configuration.measure.order(1)  # raises for places that are not here
         check_some_fit(configuration.plans(), configuration.measure.memory_limit)
     result = expected(configuration)
     if arguments.json:

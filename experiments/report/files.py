@@ -189,7 +189,7 @@ def chosen_plan(sweep: Sweep, prefix: str | None) -> str:
     UsageError
         No plan's id, or several, begin so.
     """
-    if not prefix:
+    if prefix is None:
         return main_plan(sweep)
     result = [p for p in sweep.plan_ids() if p.startswith(prefix)]
     if len(result) != 1:

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 from matplotlib.figure import Figure
 
-from ...cython_src.reading import read_regular
+from ...cython_src.reading import decoding, read_regular
 from ..machine.core_latency import measure_latency
 from ..report.figures.style import blank_figure, finish, in_style, panel_title
 from ..results.files import csv_text
@@ -33,8 +33,10 @@ def read_handovers(folder: Path) -> dict[tuple[int, int], float]:
     path = folder / HANDOVERS
     if not path.exists():
         return {}
-    rows = csv.DictReader(io.StringIO(read_regular(path, "hand-overs").decode()))
-    return {(int(row["cpu"]), int(row["other"])): float(row["seconds"]) for row in rows}
+    content = read_regular(path, "hand-overs")
+    with decoding(path, "table of hand-overs", "remove it, and measure it with forktask survey"):
+        rows = csv.DictReader(io.StringIO(content.decode()))
+        return {(int(row["cpu"]), int(row["other"])): float(row["seconds"]) for row in rows}
 
 
 def draw_handovers(result: dict[tuple[int, int], float]) -> Figure:

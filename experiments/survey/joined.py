@@ -96,8 +96,10 @@ def join_surveys(folders: Sequence[Path | str], out_dir: Path | str) -> str:
                 f"survey; leave it out"
             )
         rows |= {survey: machine_row(survey) for survey in surveys}
-    if is_survey(out):
-        raise UsageError(f"--out must be a folder for several surveys, got the survey {str(out)!r}; choose another")
+    if is_survey(out) or any(out.resolve().is_relative_to(survey.resolve()) for survey in rows):
+        raise UsageError(
+            f"--out must be a folder for several surveys, got {str(out)!r}, which is a survey or in one; choose another"
+        )
     if not (output_folder(out, JOINED) / JOINED).exists():
         write_atomically(out / JOINED, "[]\n")
     there = [_same(machine_row(survey)) for survey in surveys_in(out)]
@@ -105,8 +107,15 @@ def join_surveys(folders: Sequence[Path | str], out_dir: Path | str) -> str:
         if _same(row) not in there:
             there.append(_same(row))
             copy = _free(out, re.sub(r"[^a-z0-9]+", "_", row["machine"].lower()).strip("_"))
-            shutil.copytree(survey, part := out / f".{copy.name}.part", dirs_exist_ok=True)
-            part.rename(copy)
+            part = out / f".{copy.name}.part"
+            try:
+                shutil.copytree(survey, part, dirs_exist_ok=True)
+                part.rename(copy)
+            except OSError as error:
+                shutil.rmtree(part, ignore_errors=True)
+                # The copy of a folder has a list of failures, of which the first says enough.
+                reason = error.strerror or str(error.args[0][0][2]).partition("] ")[2].partition(":")[0]
+                raise UsageError(f"{survey} cannot be copied to {copy} ({reason}); choose another folder") from None
     return write_joined(out)
 
 

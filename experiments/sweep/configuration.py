@@ -180,14 +180,14 @@ class Measure(Placement, frozen=True):
         ),
     ] = 0
     counters: Annotated[
-        tuple,
+        tuple[str, ...],
         about(
             f"events by which a profile counts blocks, by kernel and thread, in place of {', '.join(BLOCK_EVENTS)}; "
             "r3f24: a processor's own number"
         ),
     ] = ()
     inject: Annotated[
-        tuple,
+        tuple[str, ...],
         about(f"causes of outliers, some of {', '.join(INJECTIONS)}: each model on most threads is traced with each"),
     ] = ()
     wait_policy: Annotated[

@@ -75,7 +75,7 @@ def evaluate(
         Weights that do not fit the network, more images than there are, a folder in use, or as in `train`.
     """
     if not settings.weights:
-        raise UsageError("evaluate needs the parameters of the network, in a file; give it as weights")
+        raise UsageError("evaluate needs the parameters of the network, in a file; give it as weights, --weights")
     out = Path(config.out)
     if (out / SAMPLES).exists():
         raise UsageError(f"out must be a new or empty folder, got {out}; choose another")

@@ -17,6 +17,7 @@ from ...cython_src.gpu.bind import device_bytes
 from ...cython_src.lowering.lower import initialise, lower
 from ...cython_src.networks.registry import get_network
 from ...cython_src.plan.model import Plan
+from ...cython_src.records import LARGEST
 from ..images.source import Augmentation, ImageSource
 from ..machine.disturbance import Disturbance
 from ..machine.energy import EnergyMeter
@@ -166,13 +167,15 @@ class Trainer:
             seconds = time.perf_counter() - start
         disturbed = disturbance.since(before)
         losses = arrays["losses"].astype(np.float64)
-        if not np.isfinite(losses).all():
-            iteration = int(np.argmin(np.isfinite(losses))) + 1
-            raise UsageError(
-                f"the loss of epoch {epoch + 1}, iteration {iteration} is not finite with "
-                f"--learning-rate {config.learning_rate}; lower it"
-            )
         valid_loss, error_rate = self.evaluations.evaluate(self.data.valid)
+        for where, values in ((", iteration", losses), (" in validation", np.array([valid_loss]))):
+            if not (sound := np.abs(values) < LARGEST).all():
+                number = int(np.argmin(sound))
+                what = f"{values[number]:.3g}" if np.isfinite(values[number]) else "not finite"
+                raise UsageError(
+                    f"the loss of epoch {epoch + 1}{where}{f' {number + 1}' if len(values) > 1 else ''} is {what} with "
+                    f"--learning-rate {config.learning_rate}; lower it"
+                )
         row = EpochRow(
             seed=self.seed,
             epoch=epoch + 1,

@@ -2,10 +2,11 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 import time
-from argparse import ArgumentTypeError
+from argparse import SUPPRESS, ArgumentTypeError
 
 import pytest
 from experiments.results.test_faults import run_with_faults
@@ -15,8 +16,13 @@ from hypothesis import strategies as st
 from kinds import models_of_this_process
 
 from forktask.cython_src.binding.executor import BaseExecutor
+from forktask.cython_src.lowering.options import PlanOptions
+from forktask.cython_src.records import fields
 from forktask.experiments.commands.main import COMMANDS, main, make_parser
+from forktask.experiments.metg.metg import MetgSettings
+from forktask.experiments.sweep.configuration import Measure
 from forktask.experiments.training.checkpoints import read_checkpoint
+from forktask.experiments.training.config import TrainingConfig
 
 LIMIT_S = 10  # of CPU time, which other programs do not lengthen; what waits for ever meets the limit of the test
 pytestmark = pytest.mark.timeout(120)
@@ -108,6 +114,42 @@ def test_every_option_refuses_nonsense(command, action, data, capsys):
     else:
         words = [command.replace("_", "-"), value]
     assert call(words, capsys) == 2, words
+
+
+# Right values of options that take neither any number, nor any text, nor one of some choices.
+RIGHT = {
+    "algorithms": "forward:16x256x256x8x8=direct",
+    "betas": "0.9,0.99",
+    "budget": "8",
+    "counters": "instructions,r3f24",
+    "fusion": "residual",
+    "granularity": "images=8",
+    "augment": "flip,crop",
+    "check_finite": "true",
+    "every_s": "20min",
+    "inject": "preemption",
+    "recompute": "true",
+    "label_smoothing": "0.1",
+    "memory_limit": "1GiB",
+    "momentum": "0.9",
+    "places": "cores",
+}
+
+
+@pytest.mark.parametrize(("command", "action"), [pytest.param(*o, id=f"{o[0]}-{o[1].dest}") for o in options()])
+def test_every_option_takes_a_right_value(command, action):
+    """Check that each option of each command can be used, alone, and that its records take the value."""
+    choices = action.choices or re.findall(r"[^{},]+", str(action.metavar)) if "{" in str(action.metavar) else ()
+    value = RIGHT.get(action.dest) or next(iter(action.choices or choices), "1" if is_number(action) else "x")
+    places = [] if not action.option_strings else {"simulate": ["none"], "merge": ["none"]}.get(command)
+    required = (REQUIRED.get(command, []) if places is None else places) + ["--out", "x"] * (command == "merge")
+    words = [f"{action.option_strings[-1]}={value}"] if action.option_strings else [str(value)]
+    parsed = make_parser(command).parse_args([command.replace("_", "-"), *required, *words])
+    assert getattr(parsed, action.dest) not in (None, SUPPRESS, ())
+    for record in (Measure, PlanOptions, MetgSettings, TrainingConfig):
+        of_record = {field.name: field.kind for field in fields(record)}
+        if isinstance(getattr(parsed, action.dest), of_record.get(action.dest, ())):
+            record(**{action.dest: getattr(parsed, action.dest)})
 
 
 @pytest.mark.parametrize(

@@ -1,14 +1,17 @@
 """A survey: what it leaves, what it lacks when it is interrupted or short of time, how it goes on, several joined."""
 
+import errno
 import json
 import shutil
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 from experiments.synthetic_results import synthetic_rows, write_rows
 
 from forktask.cython_src.errors import UsageError
 from forktask.experiments.commands.main import main
+from forktask.experiments.results.files import locked_file
 from forktask.experiments.results.folder import SAMPLES, read_results
 from forktask.experiments.survey import handovers, page, stages
 from forktask.experiments.survey.stages import Stage
@@ -102,9 +105,23 @@ def test_surveys_of_two_machines_are_joined(small, monkeypatch, tmp_path, capsys
         ([here, "--out", there], "--out must be a folder for several surveys"),
         ([here, "--out", joined, "--nodes", "pooled"], "--nodes is for results folders"),
         ([here, "--out", str(tmp_path)], "the output folder must be empty or hold results"),
+        ([here, "--out", f"{here}/inner"], "which is a survey or in one"),
     ):
         assert main(["merge", *arguments]) == 2
         assert said in capsys.readouterr().err
+    for cause in (
+        OSError(errno.ENOSPC, "No space"),
+        shutil.Error([("a", "b", "[Errno 28] No space: 'a' -> 'b'")] * 99),
+    ):
+        monkeypatch.setattr(shutil, "copytree", Mock(side_effect=cause))
+        assert main(["merge", here, there, "--out", str(tmp_path / "full")]) == 2
+        assert "(No space); choose another folder" in (text := capsys.readouterr().err) and text.count("\n") == 1
+    (tmp_path / "there" / "handovers.csv").write_text("cpu,other\n0,1\n")
+    assert main(["merge", here, there, "--out", str(tmp_path / "new")]) == 2
+    assert "must be a whole table of hand-overs, got: no 'seconds'" in capsys.readouterr().err
+    with locked_file(there):
+        assert main(["survey", "--out", there]) == 2
+    assert "only one process may use" in capsys.readouterr().err
     (tmp_path / "there" / "survey.json").write_text("{}")
     assert main(["merge", here, there, "--out", str(tmp_path / "new")]) == 2
     assert "write it again with forktask report" in capsys.readouterr().err and not (tmp_path / "new").exists()
