@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from .cython_src.errors import UsageError
 from .cython_src.networks.layers import Network
@@ -269,7 +269,7 @@ def compare(
     *,
     batch: int | Sequence[int] | None = None,
     models: str | Sequence[str] = DEFAULT_MODELS,
-    threads: int | str | Sequence[int] = "cores",
+    threads: int | Literal["cores"] | Sequence[int] = "cores",
     out: str | os.PathLike[str] | None = None,
     quick: bool = False,
     title: str = Configuration.title,

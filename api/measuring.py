@@ -8,7 +8,7 @@ import os
 from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from .comparison import named_network
 from .cython_src.errors import UsageError, check_choice
@@ -120,7 +120,7 @@ def metg(
     *,
     network: str | Network | None = None,
     models: str | Sequence[str] | None = None,
-    threads: int | str | Sequence[int] = "cores",
+    threads: int | Literal["cores"] | Sequence[int] = "cores",
     out: str | os.PathLike[str] | None = None,
     **settings: Any,
 ) -> Result:
@@ -339,5 +339,5 @@ def _several(value: Any) -> tuple[Any, ...]:
     return result
 
 
-def _counts(threads: int | str | Sequence[int]) -> tuple[int, ...]:
+def _counts(threads: int | Literal["cores"] | Sequence[int]) -> tuple[int, ...]:
     return core_counts() if threads == "cores" else _several(threads)

@@ -7,6 +7,7 @@ first thread that uses them. Whoever then reads the thread's mask, or starts thr
 from __future__ import annotations
 
 import ctypes
+import errno
 import os
 import threading
 from collections.abc import Iterator
@@ -14,6 +15,13 @@ from contextlib import contextmanager, suppress
 
 BINDING = ("OMP_PROC_BIND", "OMP_PLACES", "GOMP_CPU_AFFINITY", "KMP_AFFINITY")
 _seen: set[tuple[str, int]] = set()  # libraries whose pinning of a thread was undone; any later one is the user's
+
+
+def start_remedy(error: int) -> str:
+    """Return what to do where threads could not start on their CPUs, by errno."""
+    if error in (errno.EPERM, errno.ENOSYS):
+        return "leave the sandbox, such as snap's or one of seccomp, that forbids sched_setaffinity"
+    return "ask for fewer, or raise `ulimit -v`, `ulimit -u` or the container's pids.max"
 
 
 def binding_variables() -> list[str]:

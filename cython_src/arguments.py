@@ -64,7 +64,8 @@ def checked_call(function: F, name: str = "", further: Iterable[str] = ()) -> F:
                     kind = kinds()[key]
                     remedy = next((f"; {m}" for m in getattr(kind, "__metadata__", ()) if isinstance(m, str)), "")
                     whole = "" if not isinstance(value, str) or is_unicode(value) else ", without lone surrogates"
-                    raise UsageError(f"{key} of {name} must be {rule(kind)}{whole}, got {value!r:.80}{remedy}")
+                    got = " ".join(repr(value).split())[:80]  # an array has several lines
+                    raise UsageError(f"{key} of {name} must be {rule(kind)}{whole}, got {got}{remedy}")
         return bound.args, bound.kwargs
 
     @functools.wraps(function)

@@ -11,7 +11,7 @@ from abc import abstractmethod
 from contextlib import suppress
 from typing import Any
 
-from ..cython_src.affinity import kept_affinity
+from ..cython_src.affinity import kept_affinity, start_remedy
 from ..cython_src.binding.bind import BoundPlan, Workers
 from ..cython_src.binding.executor import BaseExecutor
 from ..cython_src.binding.executor_contract import Conduct
@@ -124,7 +124,7 @@ def check_threads_start(num_threads: int) -> None:
     if error:
         raise MachineError(
             f"{num_threads} threads must be able to start and leave room, got {started} ({os.strerror(error)}); "
-            f"ask for fewer, or raise `ulimit -v` or `ulimit -u`"
+            f"{start_remedy(error)}"
         )
 
 

@@ -1,6 +1,9 @@
 """Arguments of a wrong type: whatever users call answers in one sentence."""
 
+import copy
 import inspect
+import math
+import pickle
 import traceback
 
 import numpy as np
@@ -8,12 +11,14 @@ import pytest
 from experiments.synthetic_results import synthetic_rows, write_rows
 
 import forktask as ft
-from forktask import kernels, plans, public
+from forktask import kernels, measuring, plans, public
 from forktask.cython_src.errors import UsageError
 from forktask.cython_src.graphs.task_functions import KINDS
+from forktask.cython_src.records import fields
 from forktask.experiments.sweep.runner import SweepRunner
 
 WRONG = [None, "x", 3, -1, 0.5, [], [None], object()]
+SOME_WRONG = [None, "", math.nan, 10**22, object()]
 IMAGE = (3, 8, 8)
 LAYERS = (ft.Conv2d("conv", 4, 3, 1), ft.GlobalAvgPool("pool"), ft.Linear("fc", 4), ft.SoftmaxCrossEntropy())
 # What a parameter of a name may be, wherever it comes; others keep their default.
@@ -107,13 +112,14 @@ def samples():
         for name in module.__all__:
             value = getattr(module, name)
             elsewhere = (ft.BoundPlan, ft.from_torch, ft.check_against_torch)  # the last two need PyTorch
-            elsewhere += (ft.info, ft.metg, ft.tune, ft.train, ft.evaluate)  # what they take would be measured
+            elsewhere += (ft.info, ft.tune)  # what they take would be measured
             made_here = value in elsewhere or (inspect.isclass(value) and issubclass(value, BaseException))
             if callable(value) and not made_here:
                 result[f"{module.__name__}.{name}"] = value
     return result
 
 
+SETTINGS = measuring.SETTINGS | {"lower": [field.name for field in fields(ft.PlanOptions)]}  # what `**` takes
 METHODS = {
     "Network": network,
     "Executor": prepared,
@@ -141,6 +147,8 @@ OWN = {
     "public.TaskArray": lambda: {"graph": graph()},
     "public.fit": lambda: {"batch": 2, "model": "serial"},
     "public.Ratio": lambda: {"value": 1.0},
+    "public.evaluate": lambda: {"weights": "stored", "data": "digits"},
+    "public.train": lambda: {"data": "digits"},
     "public.run": lambda: {"batch": 2},
     "public.compare": lambda: {"batch": 2, "models": "serial", "threads": 1, "repeats": 1},
     "public.trace": lambda: {"batch": 2, "models": "serial"},
@@ -181,10 +189,13 @@ def cases():
 def nothing_is_measured(monkeypatch, tmp_path):
     """Let no comparison measure, and nothing be written but here."""
 
-    def refuse(self):
+    def refuse(*arguments):
         raise UsageError("measured")
 
     monkeypatch.setattr(SweepRunner, "run", refuse)
+    monkeypatch.setattr("forktask.experiments.metg.metg.measure_in_process", refuse)
+    for name in ("train", "evaluate"):
+        monkeypatch.setattr(f"forktask.experiments.training.{name}.{name}", refuse)
     monkeypatch.chdir(tmp_path)
 
 
@@ -225,6 +236,29 @@ def test_the_sentence_names_argument_and_value(call, name, value):
     assert name in str(caught.value) and f"got {value}" in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    ("call", "sentence"),
+    [
+        (lambda: ft.metg([]), "must have one at least"),
+        (lambda: ft.evaluate("w", conv=[]), "must have one at least"),
+        (lambda: ft.tune(granularity="images=8"), "leave it out"),
+        (lambda: ft.info().figure("x"), "there is none"),
+        (lambda: ft.executor("taskiter", threads=2, cpus=[0, 0, 0]), "for each of 2 threads"),
+        (lambda: ft.run("lenet5", batch=2, algorithms="weights:16x256x256x8x8=direct"), "of these plans"),
+        (lambda: comparison().ratio("taskiter", "forkjoin", plan=""), "exactly one plan's id"),
+        (lambda: copy.copy(prepared()), "copied or pickled"),
+        (lambda: pickle.dumps(ft.executor("serial")), "copied or pickled"),
+        (lambda: pickle.dumps(ft.Storage()), "copied or pickled"),
+        (lambda: ft.fit("lenet5", ft.load_data("digits"), learning_rate=math.nan), "learning_rate of fit"),
+        (lambda: ft.simulate("stored", seed=-1), "seed of simulate"),
+    ],
+)
+def test_what_once_was_taken_or_ended_in_a_traceback(call, sentence):
+    """Check single values of further functions."""
+    with pytest.raises(UsageError, match=f"\\A[^\n]*{sentence}[^\n]*\\Z"):
+        call()
+
+
 def test_what_fits_is_taken():
     """Check numbers of NumPy, lists for tuples, and whole numbers for others."""
     assert ft.Conv2d("c", np.int64(4)) == ft.Conv2d("c", 4)
@@ -248,10 +282,11 @@ def test_a_wrong_type_is_one_sentence(name, make):
     given = {**{p.name: SAMPLES[p.name] for p in single if p.name in SAMPLES}, **own}
     inspect.signature(make()).bind(**given)  # or nothing below is a test
     failures = []
-    for parameter in single:
-        for value in WRONG:
+    settings = SETTINGS.get(name.removeprefix("forktask.public."), ())
+    for parameter in [*(parameter.name for parameter in single), *settings]:
+        for value in SOME_WRONG if parameter in settings else WRONG:
             try:
-                made = make()(**{**given, parameter.name: value})
+                made = make()(**{**given, parameter: value})
                 if hasattr(made, "close"):
                     made.close()
             except UsageError as error:
@@ -259,9 +294,7 @@ def test_a_wrong_type_is_one_sentence(name, make):
             except Exception as error:
                 frames = traceback.extract_tb(error.__traceback__)
                 if not (isinstance(error, TypeError) and len(frames) == 1):
-                    failures.append(
-                        f"{name}({parameter.name}={value!r}): {type(error).__name__}: {error} at {frames[-1]}"
-                    )
+                    failures.append(f"{name}({parameter}={value!r}): {type(error).__name__}: {error} at {frames[-1]}")
     assert not failures, "\n".join(failures)
 
 

@@ -165,9 +165,10 @@ def _images_of_class(folder: Path, name: str) -> tuple[list[str], list[str]]:
                 kind = result if file.lower().endswith(ENDINGS) else others
                 kind.append(os.path.relpath(os.path.join(at, file), folder))
     if not result:
+        left_out = f" but {len(others)} of other endings, such as {min(others)!r}," if others else ""
         raise UsageError(
-            f"each class's folder must hold images ({', '.join(ENDINGS)}), got none in {str(folder / name)!r}; remove "
-            f"the folder or name another"
+            f"each class's folder must hold images ({', '.join(ENDINGS)}), got none in {str(folder / name)!r}{left_out}"
+            f"; remove the folder or name another"
         )
     return sorted(result), sorted(others)
 

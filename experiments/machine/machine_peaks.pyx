@@ -9,6 +9,7 @@ import os
 import statistics
 from array import array
 
+from ...cython_src.affinity import start_remedy
 from ...cython_src.errors import MachineError
 from ...cython_src.kernels.simd.instruction_sets import choose
 
@@ -51,7 +52,7 @@ def _run_team(int kind, int isa, int threads, cpus, size_t bytes_per_thread, dou
     if error:
         raise MachineError(
             f"{threads} threads must be able to start on their CPUs, and the system refused ({os.strerror(error)}); "
-            f"ask for fewer, or raise `ulimit -v` or `ulimit -u`")
+            f"{start_remedy(error)}")
     return list(rates)
 
 

@@ -192,7 +192,7 @@ def chosen_plan(sweep: Sweep, prefix: str | None) -> str:
     if prefix is None:
         return main_plan(sweep)
     result = [p for p in sweep.plan_ids() if p.startswith(prefix)]
-    if len(result) != 1:
+    if len(result) != 1 or not prefix:
         known = "; ".join(f"{p}: {plan_title(sweep, p)}" for p in sweep.plan_ids())
         raise UsageError(f"--plan must begin exactly one plan's id, got {prefix!r}; plans are {known}")
     return result[0]

@@ -167,15 +167,9 @@ class Trainer:
             seconds = time.perf_counter() - start
         disturbed = disturbance.since(before)
         losses = arrays["losses"].astype(np.float64)
+        self._check_losses(f"{epoch + 1}, iteration", losses)
         valid_loss, error_rate = self.evaluations.evaluate(self.data.valid)
-        for where, values in ((", iteration", losses), (" in validation", np.array([valid_loss]))):
-            if not (sound := np.abs(values) < LARGEST).all():
-                number = int(np.argmin(sound))
-                what = f"{values[number]:.3g}" if np.isfinite(values[number]) else "not finite"
-                raise UsageError(
-                    f"the loss of epoch {epoch + 1}{where}{f' {number + 1}' if len(values) > 1 else ''} is {what} with "
-                    f"--learning-rate {config.learning_rate}; lower it"
-                )
+        self._check_losses(f"{epoch + 1}, validation", np.array([valid_loss]))
         row = EpochRow(
             seed=self.seed,
             epoch=epoch + 1,
@@ -193,6 +187,15 @@ class Trainer:
         )
         self.history.append(row)
         return row
+
+    def _check_losses(self, where: str, losses: np.ndarray) -> None:
+        if not (sound := np.abs(losses) < LARGEST).all():
+            number = int(np.argmin(sound))
+            loss = f"{losses[number]:.3g}" if np.isfinite(losses[number]) else "not finite"
+            raise UsageError(
+                f"the loss of epoch {where} {number + 1} is {loss} with --learning-rate {self.config.learning_rate}; "
+                f"lower it"
+            )
 
     def save(self, path: Path) -> None:
         """Write parameters, momenta and epoch, from which training continues bit by bit."""

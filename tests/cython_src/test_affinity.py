@@ -1,10 +1,14 @@
 """OpenMP variables of the environment do not take CPUs away from the process."""
 
+import errno
 import os
+import shutil
 import subprocess
 import sys
 
 import pytest
+
+from forktask.cython_src.affinity import start_remedy
 
 CPUS = sorted(os.sched_getaffinity(0))
 PROGRAM = """if True:
@@ -73,3 +77,16 @@ def test_a_package_that_pins_first_is_undone(module):
         "the 1 CPU this process may use, got 2; ask for fewer, unset GOMP_CPU_AFFINITY"
         in (run({"GOMP_CPU_AFFINITY": str(CPUS[0])}, module)[1])
     )
+
+
+@pytest.mark.skipif(shutil.which("cc") is None, reason="needs a C compiler")
+def test_a_system_that_forbids_pinning_is_named(tmp_path):
+    """Check the reason where the system refuses to pin threads, as sandboxes do, not that there are too many."""
+    source = "#include <errno.h>\nint pthread_setaffinity_np(long t, long n, const void *s) { return EPERM; }\n"
+    command = ["cc", "-shared", "-fPIC", "-xc", "-", "-o", str(tmp_path / "refuse.so")]
+    subprocess.run(command, input=source, text=True, check=True)
+    code = "from forktask.experiments.machine import machine_peaks; machine_peaks.measure_capacity(2, 0.01, [0, 0])"
+    environment = {**os.environ, "LD_PRELOAD": str(tmp_path / "refuse.so")}
+    done = subprocess.run([sys.executable, "-P", "-c", code], env=environment, capture_output=True, text=True)
+    assert "(Operation not permitted); leave the sandbox" in done.stderr and "ulimit" not in done.stderr
+    assert "pids.max" in start_remedy(errno.EAGAIN)

@@ -96,6 +96,12 @@ def test_folders_and_tables_list_the_same_images(images, tmp_path):
     assert len(data.test) == 4 and len(data.train) + len(data.valid) == 12
 
 
+def _others(folder):
+    folder.mkdir(parents=True)
+    for name in ("a.avif", "b.avif"):
+        (folder / name).touch()
+
+
 @pytest.mark.parametrize(
     ("make", "message"),
     [
@@ -103,6 +109,7 @@ def test_folders_and_tables_list_the_same_images(images, tmp_path):
         (lambda folder: folder.touch(), "must name a folder, got a file '.*data'"),
         (lambda folder: folder.mkdir(), "must hold images in sub-folders"),
         (lambda folder: (folder / "cat").mkdir(parents=True), "must hold images .*'.*cat'"),
+        (lambda folder: _others(folder / "cat"), "cat' but 2 of other endings, such as 'cat/a.avif',"),
         (
             lambda folder: [
                 ((folder / path).parent.mkdir(parents=True), (folder / path).touch())

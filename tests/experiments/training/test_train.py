@@ -2,6 +2,7 @@
 
 import csv
 import json
+import re
 import subprocess
 import sys
 import time
@@ -391,3 +392,11 @@ def test_tensors_of_every_kind_are_converted_or_refused(tmp_path):
         with pytest.raises(UsageError, match=r"\A'a' in .* must be a dense tensor of numbers, got .*\Z") as caught:
             read_torch(path)
         assert kind == "nested" or kind in str(caught.value)
+
+
+@pytest.mark.parametrize(("rate", "loss"), [("1e6", r"\d\.?\d*e\+\d\d"), ("1e9", "not finite")])
+def test_a_loss_that_no_row_can_hold_is_refused(rate, loss, tmp_path, capsys):
+    """Check losses that are infinite, and finite ones past what rows hold."""
+    words = f"train --network lenet5 --data digits --epochs 1 --learning-rate {rate} --out {tmp_path / 'run'}"
+    assert main(words.split()) == 2
+    assert re.search(rf"the loss of epoch 1, iteration \d+ is {loss} with --learning-rate", capsys.readouterr().err)
