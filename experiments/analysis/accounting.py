@@ -9,6 +9,7 @@ over the repeated profiles; times are parts of the step times that the tables sh
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -27,21 +28,40 @@ HIDDEN_RUNTIME = (
 )
 WITHIN_INTERVAL = "The excess is negative within its interval"
 CUT_CYCLES = "The excess is negative, for the critical cycle spans several steps and the ends of a run cut it off"
-LEFT_OUT = (
-    "The generation of the runs with the event log is left out, so that no timed run says whether they took as long as "
-    "others"
-)
-OTHER_RUNS = "The runs with the event log took another time than the timed ones; do not use these rows"
+OTHER_RUNS = "The runs with the event log took another time than the timed ones, so that nothing is said of their parts"
 # So far above its floor, and what the same barriers or tasks cost with empty kernels, a step may take.
 MOST_OVER = 0.05
 WITHIN, BEYOND, UNDECIDED = "within", "beyond", "undecided"
-# Runs with the log stand for the timed ones as long as their times are within this factor.
+# Runs with the log stand for the timed ones as long as they take this many times as long at most, or at least.
 ALIKE = 1.25
+
+
+@kept
+def alike_profiles(sweep: Sweep, point: Point) -> dict[int, ProfileRow]:
+    """Return by repetition the profiles of a point that took as long as tables show; others do not stand for it."""
+    timed_s = sweep.typical_time(point).value
+    return {
+        repetition: row
+        for repetition, row in sweep.profiles_of(point).items()
+        if not math.isfinite(timed_s) or 1 / ALIKE < row.pass_time_s / timed_s < ALIKE
+    }
+
+
+def shown_profiles(sweep: Sweep, point: Point) -> list[ProfileRow]:
+    """Return the profiles that shares of a point's time are of: those like its timed runs, or all where none is."""
+    return [*(alike_profiles(sweep, point) or sweep.profiles_of(point)).values()]
+
+
+def unlike_text(sweep: Sweep, plan_id: str) -> list[str]:
+    """Return a sentence about the points of a plan that have profiles, but none like their timed runs."""
+    own = [point for point in sweep.points() if point.plan_id == plan_id and sweep.profiles_of(point)]
+    named = [f"{model_label(p.model)} on {p.threads}" for p in own if not alike_profiles(sweep, p)]
+    return [f"{OTHER_RUNS}: {', '.join(named)}."] if named else []
 
 
 def _parts_of(sweep: Sweep, point: Point, part) -> Estimate:
     """Return the mean of `part`, a positive number, over a point's profiles."""
-    return estimate(part(profile) for profile in sweep.profiles_of(point).values())
+    return estimate(part(profile) for profile in alike_profiles(sweep, point).values())
 
 
 def _busy_part(profile: ProfileRow) -> float:
@@ -77,7 +97,7 @@ def inflation(sweep: Sweep, point: Point) -> Estimate:
         return Estimate(1.0, math.nan, math.nan, len(sweep.profiles_of(point)))
     steps = sweep.ratio(point, serial) if {point, serial} <= set(sweep.turns) else NOTHING
     busy = busy_against_serial(sweep, point)
-    if not (steps.count and busy.count and sweep.profiles_of(serial)):
+    if not (steps.count and busy.count and alike_profiles(sweep, serial)):
         return NOTHING
     return steps.over(busy.inverse()).divided_by(1 / point[2])
 
@@ -93,25 +113,18 @@ def faster_blocks(sweep: Sweep, point: Point, efficiency: float) -> str:
 
 
 def logged_over_timed(sweep: Sweep, point: Point) -> Estimate:
-    """Return the time of a point's runs with the event log on over that of its timed ones."""
-    times = sweep.step_times(*point)
-    return estimate(row.pass_time_s / times[r] for r, row in sweep.profiles_of(point).items() if r in times)
+    """Return the time of a point's runs with the event log on over the time that tables show."""
+    timed_s = sweep.typical_time(point).value
+    return estimate(row.pass_time_s / timed_s for row in alike_profiles(sweep, point).values())
 
 
-def unlike(logged: Estimate) -> str:
-    """Return why runs with the log do not stand for the timed ones, or nothing."""
-    if not logged.count:
-        return LEFT_OUT
-    return "" if 1 / ALIKE < logged.value < ALIKE else OTHER_RUNS
-
-
-def busy_by(sweep: Sweep, point: Point, key) -> tuple[list[Any], np.ndarray]:
-    """Return the seconds in blocks of each profile of a point by `key` of each loop: keys in plan order, and float64 of
-    shape (profiles, keys)."""
+def busy_by(sweep: Sweep, point: Point, key, profiles: Iterable[ProfileRow]) -> tuple[list[Any], np.ndarray]:
+    """Return the seconds in blocks of some profiles of a point by `key` of each loop: keys in plan order, and float64
+    of shape (profiles, keys)."""
     names: dict[Any, dict[str, None]] = {}  # loops of a chain share a name
     for loop in sweep.plans[point[0]].loops:
         names.setdefault(key(loop), {})[loop.name] = None
-    rows = [row.loop_time_s for row in sweep.profiles_of(point).values()]
+    rows = [row.loop_time_s for row in profiles]
     return list(names), np.array([[sum(row[name] for name in own) for own in names.values()] for row in rows])
 
 
@@ -124,7 +137,7 @@ def layer_table(sweep: Sweep, plan_id: str, model: ModelSpec = SERIAL, threads: 
     point was not profiled. Rows are in plan order.
     """
     point = (plan_id, model, threads)
-    profiles = list(sweep.profiles_of(point).values())
+    profiles = shown_profiles(sweep, point)
     if not profiles:
         return pd.DataFrame()
     peak = sweep.machine.peak_flops_per_s_1thread or math.nan
@@ -139,7 +152,7 @@ def layer_table(sweep: Sweep, plan_id: str, model: ModelSpec = SERIAL, threads: 
         group["loops"] += 1
         group["blocks"] += loop.num_blocks
         group["flops"] += loop.flops
-    _, busy = busy_by(sweep, point, key_of)
+    _, busy = busy_by(sweep, point, key_of, profiles)
     shares = busy / busy.sum(axis=1, keepdims=True)
     total = busy_time(sweep, point).value
     if not math.isfinite(total):
@@ -180,12 +193,12 @@ def accounting_table(sweep: Sweep) -> pd.DataFrame:
     runtime_cost_s (the same graph with empty kernels under the same model), over_expected (_low, _high; time of a run
     over its floor and its runtime_cost_s), overhead (`WITHIN`, `BEYOND` or `UNDECIDED`: whether that is less than
     `MOST_OVER` above 1), static_shares (of fork-join: equal numbers of blocks per thread, over the floor), remark (the
-    reason for a number below the floor, or for not using the row).
+    reason for a number below the floor). Points whose logged runs took another time than the timed ones have no row.
     """
     rows = []
     for point in sweep.points():
         plan_id, model, threads = point
-        if model.is_serial or not sweep.profiles_of(point):
+        if model.is_serial or not alike_profiles(sweep, point):
             continue
         name = bound_of(model)
         over = _parts_of(sweep, point, lambda row, name=name: row.pass_time_s / getattr(row.floors, name))
@@ -194,7 +207,6 @@ def accounting_table(sweep: Sweep) -> pd.DataFrame:
             sweep, point, lambda row, name=name: row.pass_time_s / (getattr(row.floors, name) + _runtime_cost(row))
         )
         measured = sweep.typical_time(point).value
-        logged = logged_over_timed(sweep, point)
         floor_s = measured / (1 + excess.value)
         excess_s = measured - floor_s
         plan = sweep.plans[plan_id]
@@ -204,7 +216,7 @@ def accounting_table(sweep: Sweep) -> pd.DataFrame:
                 **point._asdict(),
                 "profiles": excess.count,
                 "measured_s": measured,
-                **interval_columns("logged", logged),
+                **interval_columns("logged", logged_over_timed(sweep, point)),
                 **interval_columns("inflation", inflation(sweep, point)),
                 "floor": name,
                 "floor_s": floor_s,
@@ -219,7 +231,7 @@ def accounting_table(sweep: Sweep) -> pd.DataFrame:
                 ).value
                 if name == "forkjoin" and model.option("schedule") == "static"
                 else math.nan,
-                "remark": _remark(logged, excess, expected),
+                "remark": _remark(excess, expected),
             }
         )
     return pd.DataFrame(rows)
@@ -238,17 +250,15 @@ def _overhead(expected: Estimate) -> str:
     return BEYOND if expected.low > 1 + MOST_OVER else UNDECIDED
 
 
-def _remark(logged: Estimate, excess: Estimate, expected: Estimate) -> str:
-    """Return the reason why a run took less than its floor, or than that and empty kernels, or should not be used."""
-    if reason := unlike(logged):
-        return reason
+def _remark(excess: Estimate, expected: Estimate) -> str:
+    """Return the reason why a run took less than its floor, or than that and empty kernels."""
     if excess.value < 0:
         return WITHIN_INTERVAL if excess.high >= 0 else CUT_CYCLES
     return HIDDEN_RUNTIME if expected.value < 1 else ""
 
 
 def remarks(accounts: list[dict[str, Any]]) -> list[str]:
-    """Return a sentence for each remark among rows of `accounting_table` or `phase_table`."""
+    """Return a sentence for each remark among rows of `accounting_table`."""
     reasons = dict.fromkeys(row["remark"] for row in accounts if row["remark"])
     return [
         f"{reason}: "

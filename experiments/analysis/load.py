@@ -8,7 +8,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain, groupby
 from operator import itemgetter
 from pathlib import Path
-from statistics import median
 from typing import Any
 
 import numpy as np
@@ -39,9 +38,20 @@ from ..results.rows import (
     TraceRow,
     values_of,
 )
-from ..results.turns import groups_of, judge_rounds, mostly_in, quiet_times, separate_sessions, waited_shares
+from ..results.turns import (
+    MOVED_TIMES,
+    STEADY_LOAD,
+    QuietTimes,
+    groups_of,
+    handovers_of,
+    is_loaded,
+    judge_rounds,
+    mostly_in,
+    quiet_times,
+    separate_sessions,
+)
 from ..subjects.models import counts_for
-from ..tables.numbers import moved_text, plural
+from ..tables.numbers import format_time, moved_text, plural
 from .agreement import first_disagreement
 from .names import axis_label, model_label, plan_beside, value_text
 from .speeds import IMPLAUSIBLE_EFFICIENCY, speed_table
@@ -50,7 +60,6 @@ from .sweep import Point, Sweep, capacities_of
 # The capacity is the best of three takes; between quiet takes it changes by 2 %.
 CAPACITY_CHANGE = 0.1
 CLOCK_CHANGE, LEAST_CLOCKS = 0.1, 20  # between most samples; so many show it
-STEADY_LOAD = 0.5  # part of the median round in which threads waited for a CPU; quiet machines have 0.01
 
 
 def load(out_dir: str | os.PathLike) -> Sweep:
@@ -105,8 +114,8 @@ def sweep_from_rows(rows: Sequence[Row], partial: str = "") -> Sweep:
         plans=plans,
         machine=by_kind[MachineRow][-1] if by_kind[MachineRow] else NOT_MEASURED,
         samples=pd.DataFrame([{**values_of(row), "model": row.model, "node": row.node.name} for row in timed]),
-        profiles=profiles,
-        gpu_profiles=by_kind[GpuProfileRow],
+        profiles=[row for row in profiles if not _is_left_out(row, quiet)],
+        gpu_profiles=[row for row in by_kind[GpuProfileRow] if not _is_left_out(row, quiet)],
         failures=failures,
         traces=by_kind[TraceRow],
         turns=turns,
@@ -127,12 +136,22 @@ def sweep_from_rows(rows: Sequence[Row], partial: str = "") -> Sweep:
             f"Generation {row.repetition + 1} of {row.model} on {plural(row.threads, 'thread')}{plan} has no positive "
             f"step time (its two run lengths differ by less than the noise); it was left out."
         )
+    alone = {(plan_id, model, threads) for plan_id, _, model, threads in quiet.elsewhere} - turns.keys()
+    for plan_id, points in groupby(sorted(alone), itemgetter(0)):
+        named = _points_text(sweep, plan_id, points)
+        warnings.append(f"No row of {named}: only generations that are left out have measured it.")
     taken = {(row.plan_id, row.model, row.threads, row.repetition) for row in samples}
     warnings.extend(_missing_points(sweep, Counter(row[:3] for row in taken)))
     warnings.extend(disturbance_warnings(sweep))
     warnings.extend(_check_efficiency(sweep))
     warnings.extend(coarse_plans(sweep))
     return sweep
+
+
+def _is_left_out(row: ProfileRow | GpuProfileRow, quiet: QuietTimes) -> bool:
+    """Return whether the times of a profile's generation are left out: it is of another state of the host."""
+    turns = quiet.elsewhere.get((row.plan_id, row.interference, row.model, row.threads), ())
+    return any(generation == row.repetition for generation, *_ in turns)
 
 
 def coarse_plans(sweep: Sweep) -> list[str]:
@@ -356,13 +375,13 @@ def disturbance_warnings(sweep: Sweep) -> list[str]:
             f"indicator that does not depend on the model showed interference (calibration kernel before turns, stolen "
             f"time, threads that waited for a CPU)."
         )
-    shares = [] if sweep.config.get("oversubscribe") else [waited_shares(r) for r in sweep.rounds if not r.interference]
-    if beside := sum(bool(each) and median(each) > STEADY_LOAD for each in shares):
-        cause = "the CPU quota held them up" if stopped else "other programs ran all the while"
+    alone = [] if sweep.config.get("oversubscribe") else [row for row in sweep.rounds if not row.interference]
+    if beside := {row.repetition for row in alone if is_loaded(row)}:
+        cause = "the CPU quota held them up" if stopped else "other programs ran meanwhile"
         sentences.append(
-            f"Threads waited for a CPU for more than {STEADY_LOAD:.0%} of the time in {beside} of "
-            f"{plural(len(shares), 'generation')}: {cause}. Under constant load no round is an outlier, and step "
-            f"times hold for such a machine alone; measure again on an idle one."
+            f"Threads waited for a CPU for more than {STEADY_LOAD:.0%} of the time in {len(beside)} of "
+            f"{plural(len({row.repetition for row in alone}), 'generation')}: {cause}. Under constant load no round is "
+            f"an outlier, and step times hold for such a machine alone; measure again on an idle one."
         )
     refused = {pages["error"] for pages in sweep.samples.get("pages", ()) if isinstance(pages, dict)} - {""}
     for error in sorted(refused):
@@ -371,7 +390,14 @@ def disturbance_warnings(sweep: Sweep) -> list[str]:
             f"may favor a model. A container needs CAP_SYS_NICE for it."
         )
     if moved := sweep.quiet.moved:
-        sentences.append(moved_text(moved.values(), len(sweep.rounds), "generation"))
+        count = len({row.repetition for row in sweep.rounds})
+        sentences.append(moved_text(moved.values(), len({generation for generation, _ in moved}), count))
+    for own in () if moved else handovers_of(groups_of((), sweep.rounds)).values():
+        if (handovers := sorted(own.values()))[-1] > MOVED_TIMES * handovers[0]:
+            sentences.append(
+                f"A hand-over through a cache line took {format_time(handovers[0])} to {format_time(handovers[-1])}, "
+                f"depending on the generation: too many differ for one state to be the usual one, so that all stay."
+            )
     if sweep.disturbed_points:
         named = "; ".join(_points_text(sweep, *each) for each in groupby(sorted(sweep.disturbed_points), itemgetter(0)))
         sentences.append(f"Most samples had too few undisturbed rounds; do not use {named}.")

@@ -20,7 +20,7 @@ def memory_table(sweep: Sweep) -> pd.DataFrame:
     Columns: plan_id, model, threads, peak_bytes (median over the samples of the most memory that was resident in the
     process), planned_bytes (all but the rest, below), the bytes of the plan's buffers by kind (the values of `KINDS`),
     `LIBRARIES`: what was resident before the plan was made, `GRAPH`: about what plan and task graph take, and `REST`:
-    the difference.
+    the difference, none where planned buffers were never touched, and so are not resident.
     """
     rows = []
     for point in sweep.points():
@@ -29,5 +29,6 @@ def memory_table(sweep: Sweep) -> pd.DataFrame:
             parts[KINDS[role]] = parts.get(KINDS[role], 0) + size
         parts |= {part: float(here[field].median()) for part, field in _FIELDS.items()}
         peak, planned = float(here["max_resident_bytes"].median()), sum(parts.values())
-        rows.append({**point._asdict(), "peak_bytes": peak, "planned_bytes": planned, **parts, REST: peak - planned})
+        parts |= {REST: max(peak - planned, 0.0)}
+        rows.append({**point._asdict(), "peak_bytes": peak, "planned_bytes": planned, **parts})
     return pd.DataFrame(rows)

@@ -13,7 +13,7 @@ import numpy as np
 import pandas as pd
 
 from ...cython_src.plan.model import PHASES
-from .accounting import busy_against_serial, busy_by, logged_over_timed, unlike
+from .accounting import alike_profiles, busy_against_serial, busy_by
 from .estimates import NOTHING, Estimate, estimate
 from .memory import memory_table
 from .names import with_texts
@@ -35,7 +35,7 @@ def timed(sweep: Sweep, point: Point) -> str:
 
     A serial run waits for nothing: its busy time, counted with what lies between blocks, is its wall time.
     """
-    profiles = sweep.profiles_of(point).values()
+    profiles = alike_profiles(sweep, point).values()
     if not profiles:
         return ""
     walls = all(set(phases_of(sweep, point[0])) <= set(row.phase_wall_s or ()) for row in profiles)
@@ -44,7 +44,8 @@ def timed(sweep: Sweep, point: Point) -> str:
 
 def _shares(sweep: Sweep, point: Point) -> dict[int, np.ndarray]:
     """Return by repetition the shares of the phases in all phases' wall time, or in all blocks' time; they sum to 1."""
-    profiles, (phases, busy) = sweep.profiles_of(point), busy_by(sweep, point, lambda loop: loop.phase)
+    profiles = alike_profiles(sweep, point)
+    phases, busy = busy_by(sweep, point, lambda loop: loop.phase, profiles.values())
     if timed(sweep, point) == WALL and not point[1].is_serial:
         busy = np.array([[row.phase_wall_s[phase] for phase in phases] for row in profiles.values()])
     order = [phases.index(phase) for phase in phases_of(sweep, point[0])]
@@ -68,8 +69,9 @@ def beside(sweep: Sweep, point: Point, phase: str, other: str) -> float:
     """Return the part of a phase's busy time during which a block of another phase ran too; NaN if it is not known."""
     if not {phase, other} <= set(phases_of(sweep, point[0])):
         return math.nan
-    phases, busy = busy_by(sweep, point, lambda loop: loop.phase)
-    both = [row.phase_beside_s[phase].get(other, 0.0) for row in sweep.profiles_of(point).values()]
+    profiles = alike_profiles(sweep, point).values()
+    phases, busy = busy_by(sweep, point, lambda loop: loop.phase, profiles)
+    both = [row.phase_beside_s[phase].get(other, 0.0) for row in profiles]
     whole = [own[phases.index(phase)] for own in busy]
     parts = [part / time for part, time in zip(both, whole, strict=True) if time > 0]
     return float(np.mean(parts)) if parts else math.nan
@@ -81,11 +83,11 @@ def phase_table(sweep: Sweep) -> pd.DataFrame:
 
     Columns: plan_id, model, threads, profiles (how many), timed ("wall" or "busy"), update_beside_backward (part of the
     update's busy time during which a block of the backward phase ran too; NaN where a plan has neither),
-    remark (the reason for not using the row), and for each phase <phase>_s, <phase>_speedup, <phase>_efficiency, all
+    and for each phase <phase>_s, <phase>_speedup, <phase>_efficiency, all
     three with _low and _high. Wall times add up to the step time of `speed_table`. Busy times are those of a thread,
     mean over the threads: they leave out waiting, so that their efficiency says only by how much blocks slow each other
     down. Speedups are over the same phase of the best serial run of the problem. Empty where no point of a plan with
-    several phases was profiled.
+    several phases was profiled, in runs that took as long as the timed ones.
     """
     rows = []
     for plan_id in sweep.plan_ids():
@@ -97,10 +99,9 @@ def phase_table(sweep: Sweep) -> pd.DataFrame:
                 continue
             row = {
                 **point._asdict(),
-                "profiles": len(sweep.profiles_of(point)),
+                "profiles": len(alike_profiles(sweep, point)),
                 "timed": kind,
                 "update_beside_backward": beside(sweep, point, "update", "backward"),
-                "remark": unlike(logged_over_timed(sweep, point)),
             }
             own = _shares(sweep, point)
             # The part of the threads' time that is counted.
@@ -135,7 +136,7 @@ def summary_table(sweep: Sweep) -> pd.DataFrame:
     speeds = speeds.merge(memory[[*points, "peak_bytes", "planned_bytes"]], "left", points)
     columns = dict.fromkeys(("network", "batch", *sweep.axes, *FIRST))
     if len(phases):
-        speeds = speeds.merge(phases.drop(columns=["profiles", "remark"]), "left", points)
+        speeds = speeds.merge(phases.drop(columns=["profiles"]), "left", points)
     options = dict.fromkeys(name for record in sweep.records.values() for name in record)
     result = [*columns, *(name for name in speeds if name not in options), *options]
     return with_texts(speeds[[name for name in dict.fromkeys(result) if name in speeds]])

@@ -12,8 +12,6 @@ from .names import model_rank
 # What parts two models: candidate, reference, what the candidate has besides.
 SWITCHES = (("taskgraph", "tasks", "recorded once"), ("taskiter", "taskgraph", "steps overlap"))
 
-MOST_FORMS = 3  # of fork-join that come before the models that are compared with them
-
 ModelAndThreads = tuple[ModelSpec, int]
 
 
@@ -42,9 +40,10 @@ def questions(
 ) -> Iterator[Question]:
     """Yield the questions of one plan.
 
-    Models of the processor are those on most threads. Each is compared with the better fork-join form; a model that is
-    measured twice, with itself; the switches between task models follow, and what threads (to fork-join, if it was
-    measured) or a GPU bring; each of our models is compared with the fastest other program on as many threads.
+    Models of the processor are those on most threads. Each is compared with the better fork-join form, other forms
+    last; a model that is measured twice, with itself; the switches between task models follow, and what threads (to
+    fork-join, if it was measured) or a GPU bring; each of our models is compared with the fastest other program on as
+    many threads.
 
     Parameters
     ----------
@@ -61,8 +60,8 @@ def questions(
     on_gpu = [each for each in contestants if each[0].is_gpu]
     for own, forkjoin in ((wide, "forkjoin"), (on_gpu, "gpu_forkjoin")):
         joins = [each for each in own if each[0].name == forkjoin and not each[0].again]
-        best, many = fastest(joins) if joins else None, len(joins) > MOST_FORMS
-        for each in sorted(own, key=lambda each: (many and each in joins, model_rank(each[0]))):
+        best = fastest(joins) if joins else None
+        for each in sorted(own, key=lambda each: (each in joins or bool(each[0].again), model_rank(each[0]))):
             again = (each[0].repeated, each[1])
             if each[0].again and again in contestants:
                 yield Question(each, [again], "A/A", "forkjoin")

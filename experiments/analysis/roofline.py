@@ -16,7 +16,7 @@ from ..bounds.bounds import least_times
 from ..results.rows import Loop
 from ..subjects.models import SERIAL, ModelSpec
 from ..tables.numbers import plural
-from .accounting import busy_by
+from .accounting import busy_by, shown_profiles
 from .counters import counter_table
 from .names import model_label
 from .sweep import Point, Sweep, kept
@@ -68,7 +68,7 @@ def roofline_table(sweep: Sweep, plan_id: str) -> pd.DataFrame:
     point = Point(plan_id, SERIAL, 1)
     step_s = sweep.typical_time(point).value
     table = pd.DataFrame(rows.values())
-    _, busy = busy_by(sweep, point, kernel_of)
+    _, busy = busy_by(sweep, point, kernel_of, shown_profiles(sweep, point))
     table["share"] = (busy / busy.sum(axis=1, keepdims=True)).mean(axis=0) if len(busy) else math.nan
     table["time_s"] = table["share"] * step_s
     table["intensity"] = table["flops"] / table["bytes"].where(table["bytes"] > 0)

@@ -67,9 +67,12 @@ def speed_table(sweep: Sweep) -> pd.DataFrame:
         speedup = sweep.ratio(serial, point) if serial else NOTHING
         gpu = model.is_gpu
         join_threads = 1 if gpu else threads  # gpu_forkjoin has one, gpu_both may have more
-        reference = better_forkjoin(sweep, plan_id, join_threads, gpu)
+        own = (plan_id, model.repeated, threads)  # a model that is measured once more is compared with itself
+        itself = bool(model.again) and own in sweep.turns
+        reference = model.repeated if itself else better_forkjoin(sweep, plan_id, join_threads, gpu)
         reference = reference if reference != model else None
         forms = [(plan_id, form, join_threads) for form in forkjoin_forms(sweep, plan_id, join_threads, gpu)]
+        forms = [own] if itself else forms
         ratio = sweep.ratio_to_fastest(point, forms) if reference else NOTHING
         rows.append(
             {
@@ -172,6 +175,7 @@ def own_best_table(sweep: Sweep) -> pd.DataFrame:
     rows = []
     speeds["problem"] = [sweep.problem_name(p) for p in speeds["plan_id"]]
     speeds["gpu"] = [model.is_gpu for model in speeds["model"]]
+    speeds = speeds[[not model.again for model in speeds["model"]]]  # each is compared with itself, on its plan
     for (_, threads, gpu), group in speeds.groupby(["problem", "threads", "gpu"], sort=False):
         if group["plan_id"].nunique() < 2:
             continue

@@ -180,7 +180,8 @@ def _measure_on(configuration, arguments: Namespace) -> int:
         _keep_machine(engine.machine(), out_dir)
     for line in compared.failures:
         say(line)
-    if describe_status(results)["resume"]:
+    status = describe_status(results)
+    if status["samples_missing"] or status["profiles_missing"]:
         say(f"some shards were lost. To submit them again: {again}")
         compared.complete = False
     return report_on(compared, configuration, out_dir, arguments)

@@ -12,9 +12,10 @@ import numpy as np
 
 from ...cython_src.lowering.lower import lower
 from ...cython_src.plan.model import Plan
+from ..analysis.accounting import alike_profiles, shown_profiles
 from ..analysis.names import model_label
 from ..analysis.speeds import better_forkjoin
-from ..analysis.sweep import Sweep
+from ..analysis.sweep import Point, Sweep
 from ..simulate.machine_model import MachineModel
 from ..simulate.policies import Subject, can_simulate, simulate
 from ..simulate.predict import machine_of_sweep, simulated_models, subject_of
@@ -62,8 +63,9 @@ class Case:
     def loop_times(self, model: ModelSpec) -> list[Mapping[str, float]]:
         """Return seconds of each loop in one step, summed over its blocks, by name: of each measured run of a model on
         all threads, or of `serial` on one."""
-        profiles = self.sweep.profiles_of((self.plan_id, model, 1 if model.is_serial else self.threads))
-        return [profile.loop_time_s for profile in profiles.values()]
+        point = Point(self.plan_id, model, 1 if model.is_serial else self.threads)
+        profiles = shown_profiles(self.sweep, point) if model.is_serial else alike_profiles(self.sweep, point).values()
+        return [profile.loop_time_s for profile in profiles]
 
     def time(self, model: ModelSpec, subject: Subject | None = None, threads: int | None = None) -> float:
         """Return the simulated time of a step."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
@@ -100,11 +101,12 @@ def _cycle(case: Case) -> Iterator[Finding]:
     if mean < 0.9 * area:
         return
     through = ", ".join(f"{name} {part:.0%}" for name, part in parts[:MANY])
+    useful = math.ceil(round(case.work_s / mean, 2))  # a part of a thread's work needs a thread
     yield Finding(
         "cycle",
         max(mean - area, 0.0) or mean * LEAST_PART,
         f"The critical cycle takes {format_time(mean)} a step, work over {case.threads} threads {format_time(area)}: "
-        f"more than {max(1, int(case.work_s / mean))} threads cannot help. It leads through {through}.",
+        f"more than {plural(useful, 'thread')} cannot help. It leads through {through}.",
         "smaller blocks in these layers, so that each step of the cycle is shorter",
         f"at most {format_time(mean - area)} a step on {case.threads} threads" if mean > area else "",
     )

@@ -221,7 +221,7 @@ def format_table(table: Mapping[str, Any]) -> str:
             f"processes or more threads than CPUs); figures on a quiet machine are lower"
         )
     if table["moved"]:
-        lines.append(moved_text(table["moved"], table["takes"], "generation"))
+        lines.append(moved_text(table["moved"], len(table["moved"]), table["takes"]))
     if any(e.get("withheld") == "quick" for e in table["results"]):
         lines.append("--quick is a check that it works: METG is withheld; leave --quick out to estimate it")
     if any(e.get("withheld") == DISTURBED for e in table["results"]):

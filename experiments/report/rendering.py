@@ -44,7 +44,9 @@ def render_figure(report: Report, figure: str, plan_id: str) -> str:
     """Return the tables beside which the page shows a figure of a plan, or the answers."""
     if figure == report.first:
         return render_answers(report)
-    shown = [s for s in report.sections if figure in s.figures and s.plan_id == plan_id and not s.empty]
+    own = [section for section in report.sections if section.plan_id == plan_id]
+    shown = [section for section in own if figure in section.figures and any(t.columns for t in section.tables)]
+    shown = shown or [section for section in own if any(table.name == "speed" for table in section.tables)]
     return "\n".join(line for section in shown for line in _section(section))
 
 

@@ -16,7 +16,7 @@ from typing import Any
 import pandas as pd
 
 from ..analysis import factorial
-from ..analysis.accounting import accounting_table, faster_blocks, layer_table, remarks
+from ..analysis.accounting import accounting_table, faster_blocks, layer_table, remarks, unlike_text
 from ..analysis.costs import cost_table
 from ..analysis.counters import block_counts, block_sentences, counter_sentences, counter_table, remote_rows
 from ..analysis.estimates import EQUIVALENCE_BAND
@@ -29,16 +29,7 @@ from ..analysis.names import axis_label, model_label, value_text
 from ..analysis.nodes import node_differences, node_limits
 from ..analysis.phases import BUSY, phase_table, phases_of
 from ..analysis.roofline import bound_sentences, roofline_table
-from ..analysis.speeds import (
-    PER,
-    axis_table,
-    leading_plans,
-    main_plan,
-    own_best_table,
-    row_is_usable,
-    scope,
-    speed_table,
-)
+from ..analysis.speeds import PER, axis_table, leading_plans, own_best_table, row_is_usable, scope, speed_table
 from ..analysis.sweep import Sweep
 from ..events.events import overhead_text
 from ..results.nodes import leaves
@@ -127,6 +118,8 @@ class Report:
 def facts_of(run: RunRow, title: str, **facts: Any) -> dict[str, Any]:
     """Return the facts of a report, with those of the run."""
     about = {"title": title, "created": run.created, "forktask": run.environment.get("forktask", "")}
+    node, cpu = (run.environment.get(name) or {} for name in ("node", "cpu"))
+    about |= {"processor": cpu.get("model", ""), "host": node.get("host", "")}
     return {**about, "command": run.command, **facts, "environment_id": run.environment_id}
 
 
@@ -224,7 +217,7 @@ def _sections_of_plan(sweep: Sweep, plan_id: str) -> Iterator[Section]:
     yield part(title, table("ladder", columns.LADDER, rungs), figures=("ladder",))
 
     phases = table("phases", columns.phase_columns(phases_of(sweep, plan_id)), phase_table(sweep))
-    about, texts = phase_sentences(phases.rows), remarks(phases.rows)
+    about, texts = phase_sentences(phases.rows), unlike_text(sweep, plan_id)
     yield part("Phases of a step", phases, figures=("run_time",), about=about, answers=texts)
     gpu = table("gpu", columns.GPU, gpu_table(sweep))
     if any(row["threads"] > 1 for row in gpu.rows):  # of the host
@@ -264,11 +257,11 @@ def _sections_of_plan(sweep: Sweep, plan_id: str) -> Iterator[Section]:
     yield part("Peak resident memory of a measuring process, and what it is for", memory, in_terminal=False)
     counters = table("counters", columns.COUNTERS, counter_table(sweep))
     title, texts = "Hardware counters and energy of the timed runs, medians", counter_sentences(sweep)
-    yield part(title, counters, sentences=texts)
+    yield part(title, counters, about=texts)
     counts = zip(("kernel", "thread"), block_counts(sweep, plan_id), strict=True)
     tables = [Table(f"counters by {what}", columns.block_counter_columns(what, rows), rows) for what, rows in counts]
     title, texts = "Events in blocks, by kernel and by thread, medians of runs of their own", block_sentences(sweep)
-    yield part(title, *tables, sentences=texts, in_terminal=False, folded=True)
+    yield part(title, *tables, about=texts, in_terminal=False, folded=True)
     title, remote = "Blocks that ran where their data were not", remote_rows(sweep, plan_id)
     yield part(title, table("remote", columns.REMOTE, remote), in_terminal=False, folded=True)
 
@@ -334,9 +327,9 @@ def _closing_sections(sweep: Sweep) -> list[Section]:
     by_handover = Table("handovers", _varying(columns.BY_HANDOVER, places), places)
     all_measured = [] if failures else ["No configuration ran out of time or memory, crashed or left other weights."]
     table = Table("failures", columns.FAILURE, failures)
-    measured = [*(conditions(sweep, main_plan(sweep)) if len(sweep.samples) else ()), RAW_DATA]
+    measured = [*dict.fromkeys(text for plan_id in sweep.plan_ids() for text in conditions(sweep, plan_id)), RAW_DATA]
     return [
-        section("Near and far CPUs", by_handover, about=[ELSEWHERE]),
+        section("Near and far CPUs", by_handover, about=[ELSEWHERE], folded=True),
         section("What differs between nodes", Table("nodes", columns.NODE, limits), differences, about=about_nodes),
         section("Not measured", table, sentences=all_measured, in_terminal=bool(failures)),
         Section("How it was measured", sentences=measured, in_terminal=False),

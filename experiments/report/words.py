@@ -27,7 +27,8 @@ DEFINITIONS = {
     "generation is the form that the others chose, so that its ratio may differ from the quotient of the times.",
     "speedup": "Time of the fastest serial run of the problem, at any granularity, over this time.",
     "efficiency, eff.": "Speedup over threads; models of a GPU have none.",
-    "time / fork-join": "Over the better fork-join form of the same plan and threads. Below 1 is faster.",
+    "time / fork-join": "Over the better fork-join form of the same plan and threads; again (A/A): over the same "
+    "model. Below 1 is faster.",
     "answer, verdict, by how much": "faster, slower: the whole 95% interval of the ratio of times lies below, above "
     f"1; by less than {EQUIVALENCE_BAND:.0%}: it also stays within {EQUIVALENCE_BAND:.0%} of 1; by how much: this "
     f"interval, in per cent of the other's time. same: it contains 1 and stays within {EQUIVALENCE_BAND:.0%} of it. "

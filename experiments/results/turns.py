@@ -7,7 +7,7 @@ outside of the contestants disturbed, and the generations for which the host had
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable, Iterable, Mapping, Sequence, Set
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence, Set
 from statistics import median, median_low
 from typing import Any, NamedTuple, TypeVar
 
@@ -20,6 +20,7 @@ from .disturbance import TICK_S
 from .rows import GpuProfileRow, Measured, Process, ProfileRow, RoundsRow, Row, RunRow, SampleRow, SessionRow
 
 Turn = tuple[int, Hashable, int]  # generation, group, round
+Moved = dict[tuple[int, Hashable], tuple[float, float]]  # see `QuietTimes`
 T = TypeVar("T")
 Unit = TypeVar("Unit", bound=Hashable)
 
@@ -29,7 +30,9 @@ FAST_SPINS = 0.05  # share of a generation's spins; the very fastest one may hav
 STOLEN_SHARE = 0.05  # of a round's time that the hypervisor gave to others
 WAITED_SHARE = 0.05  # of a round's time in which a runnable thread waited for a CPU
 USUAL_TIMES = 2.0  # of the usual share
+STEADY_LOAD = 0.5  # part of the median round in which threads waited for a CPU; quiet machines have 0.01
 MOVED_TIMES = 1.8  # hand-overs take 2 to 2.5 times as long where the host has taken two CPUs apart
+MOST_MOVED = 1 / 3  # of the takes; where more differ there is no usual state, or load makes hand-overs slow
 # Starts of a command that follow each other sooner count as one session: ratios of runs of 3 minutes correlate by 0.47
 # to 0.57 with the next one, by 0.02 to 0.08 across a pause of 6 minutes (docs/notes/intervals_of_ratios.md).
 SESSION_PAUSE_S = 360.0
@@ -120,11 +123,11 @@ class QuietTimes(NamedTuple):
     elsewhere: dict[Any, dict[Turn, float]]
 
 
-def quiet_times(groups: Iterable[GroupTurns]) -> QuietTimes:
+def quiet_times(groups: Iterable[GroupTurns], leave_out: Callable[[Any], Moved] | None = None) -> QuietTimes:
     """Return the step times that ratios are taken of: without disturbed rounds, as `quiet_turns` chooses, and without
-    the generations for which the host had moved the CPUs."""
+    the generations whose hand-overs `leave_out` names, by default `moved`."""
     groups = [*groups]
-    result = QuietTimes({}, set(), {}, moved_groups(groups), {})
+    result = QuietTimes({}, set(), {}, moved_groups(groups, leave_out or moved), {})
     for each in groups:
         key = each.generation, each.group
         judged = judge_rounds(each.rounds) if each.rounds else NOT_JUDGED
@@ -210,35 +213,57 @@ def cores_text(rounds: Iterable[Rounds | RoundsRow], before: str) -> str:
     return f"{before} whole in {states.count('whole')} of {plural(known, 'round')}" * bool(known)
 
 
-def waited_shares(rounds: RoundsRow) -> list[float]:
+def waited_shares(rounds: Rounds | RoundsRow) -> list[float]:
     """Return the part of each round in which some runnable thread waited for a CPU."""
     return [waited_us * 1e-6 / wall_s for waited_us, wall_s in zip(rounds.pressure_us, rounds.wall_s, strict=True)]
 
 
-def moved_groups(groups: Iterable[GroupTurns]) -> dict[tuple[int, Hashable], tuple[float, float]]:
+def is_loaded(rounds: Rounds | RoundsRow) -> bool:
+    """Return whether threads waited for a CPU most of the time, as beside a program that keeps one of two busy."""
+    shares = waited_shares(rounds)
+    return bool(shares) and median(shares) > STEADY_LOAD
+
+
+def moved_groups(groups: Iterable[GroupTurns], leave_out: Callable[[Any], Moved] | None = None) -> Moved:
     """Return the generations and groups in which CPUs lay further apart, or closer, than in most of their node, as
-    `moved` does."""
+    `moved` does, or another function of hand-overs."""
+    own = handovers_of(groups).values()
+    return {key: seconds for handovers in own for key, seconds in (leave_out or moved)(handovers).items()}
+
+
+def handovers_of(groups: Iterable[GroupTurns]) -> dict[str, dict[tuple[int, Hashable], float]]:
+    """Return the median seconds of a hand-over in each generation and group, by node; none of those beside load, where
+    it is contention that takes long."""
     handovers: dict[str, dict[tuple[int, Hashable], float]] = {}
     for each in groups:
         known = [seconds for seconds in each.rounds.handover_s if seconds] if each.rounds else []
-        if known and not each.loaded:
+        if known and not each.loaded and not is_loaded(each.rounds):
             handovers.setdefault(each.node, {})[each.generation, each.group] = median(known)
-    return {key: seconds for own in handovers.values() for key, seconds in moved(own).items()}
+    return handovers
 
 
 def moved(handovers: Mapping[tuple[Unit, Hashable], float]) -> dict[tuple[Unit, Hashable], tuple[float, float]]:
     """Return the takes of groups whose hand-over took longer, or less, than in the middle take: both seconds.
 
     The host of a virtual machine moves its CPUs. Models suffer from that by very different factors, so that numbers of
-    two such states must not be mixed. Where all takes of a group were moved, they stay: there is no other state.
+    two such states must not be mixed. Where all takes of a group were moved, they stay: there is no other state. All
+    stay where more than `MOST_MOVED` of them differ, as under load, where hand-overs measure contention.
     """
     usual = median_low(handovers.values()) if handovers else 0.0
     stayed = {group for (_, group), seconds in handovers.items() if not _differ(seconds, usual)}
-    return {
+    result = {
         (take, group): (seconds, usual)
         for (take, group), seconds in handovers.items()
         if group in stayed and _differ(seconds, usual)
     }
+    return result if len(result) <= MOST_MOVED * len(handovers) else {}
+
+
+def far(handovers: Mapping[tuple[Unit, Hashable], float]) -> dict[tuple[Unit, Hashable], tuple[float, float]]:
+    """Return the takes whose CPUs lay far apart, like `moved`, however many there are: how often the host has moved the
+    CPUs says nothing about the state in which models are to be judged."""
+    nearest = min(handovers.values(), default=0.0)
+    return {key: (seconds, nearest) for key, seconds in handovers.items() if seconds > MOVED_TIMES * nearest}
 
 
 def _differ(first_s: float, second_s: float) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 
 import pytest
 
@@ -107,7 +108,7 @@ def scaling(request):
         rtol=arguments.get("rtol"),
         baselines=config.stash[_session].baselines,
         folder=request.path.parent,
-        test="::".join([request.path.name, *names, request.node.name]),
+        test="::".join([request.path.name, *names, _name(request.node)]),
         budget_s=_budget_s(config),
         xdist=_is_xdist(config),
     )
@@ -115,38 +116,46 @@ def scaling(request):
     return test
 
 
+def _name(node) -> str:
+    """Return the name of a test in its baseline, the same for each repetition by pytest-repeat."""
+    repeated = "__pytest_repeat_step_number" in getattr(getattr(node, "callspec", None), "params", ())
+    return re.sub(r"\[\d+-\d+\]$|-\d+-\d+(?=\]$)", "", node.name) if repeated else node.name
+
+
 class InconclusiveWarning(UserWarning):
     """A claim about times found no end within the budget."""
 
 
-@pytest.hookimpl(wrapper=True)
-def pytest_pyfunc_call(pyfuncitem):
-    """End a test that went well but for claims about times without an end as --scaling-on-inconclusive says."""
-    result = yield
-    test = pyfuncitem.stash.get(_test, None)
-    if test is not None and test.inconclusive:
-        reason = "; ".join(test.inconclusive)
-        match pyfuncitem.config.getoption("scaling_on_inconclusive"):
-            case "fail":
-                pytest.fail(f"{reason} (a failure with --scaling-on-inconclusive=fail)", pytrace=False)
-            case "skip":
-                pytest.skip(reason)
-        pyfuncitem.warn(InconclusiveWarning(reason))
-    return result
+def _end_inconclusive(item, report, reason):
+    """End a test that passed but for claims without a verdict as --scaling-on-inconclusive says."""
+    match item.config.getoption("scaling_on_inconclusive"):
+        case "fail":
+            report.outcome = "failed"
+            report.longrepr = f"{reason} (a failure with --scaling-on-inconclusive=fail)"
+        case "skip":
+            path, line, _ = item.location
+            report.outcome, report.longrepr = "skipped", (path, (line or 0) + 1, f"Skipped: {reason}")
+        case _:
+            item.warn(InconclusiveWarning(reason))
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item, call):
-    """Attach a test's rows to its report, which pytest-xdist sends to the main process, and to JUnit."""
+    """Attach a test's rows to its report, which pytest-xdist sends to the main process, and to JUnit; whoever called
+    the test, `unittest.TestCase` too, end it by its claims without a verdict."""
     report = yield
     test = item.stash.get(_test, None)
     if test is not None and call.when == "call":
+        if test.inconclusive and report.passed and not hasattr(report, "wasxfail"):
+            _end_inconclusive(item, report, "; ".join(test.inconclusive))
         rows = [{"test": item.nodeid, **row} for row in test.rows]
         rows.append({"kind": "test", "test": item.nodeid, "outcome": report.outcome})
         report.scaling_rows = json.dumps(rows, default=str)
         from .summary import junit_properties
 
-        item.user_properties.extend(junit_properties(rows))  # JUnit reads them from the later report of the teardown.
+        # JUnit reads them from the later report of the teardown; a test that is run anew has those of its last run.
+        others = [(name, value) for name, value in item.user_properties if not name.startswith("scaling.")]
+        item.user_properties[:] = [*others, *junit_properties(rows)]
     return report
 
 
@@ -159,7 +168,7 @@ class _Collector:
 
     @pytest.hookimpl
     def pytest_runtest_logreport(self, report):
-        if report.when == "call":
+        if report.when == "call" and report.outcome != "rerun":
             self.rows += json.loads(getattr(report, "scaling_rows", "[]"))
 
     @pytest.hookimpl

@@ -234,31 +234,32 @@ class Claims:
 
     def _claim(self, claim: str, sides: tuple[Side, Side], limit: float, text: str, efficiency: bool) -> None:
         test = self._test
+        if test.budget_s == 0:
+            test.rows.append({"kind": "untimed", "subject": self.name, "claim": claim, "said": text})
+            return
         if test.xdist:
             raise UsageError(
                 "claims about times need the machine for themselves, got pytest-xdist; run such tests with -n 0"
             )
-        if test.budget_s == 0:
-            test.rows.append({"kind": "untimed", "subject": self.name, "claim": claim, "said": text})
-            return
         needed, available = max(side.threads for side in sides), len(available_cpus())
-        if needed > available:
-            test.inconclusive.append(
-                f"{self.name}: inconclusive: {claim} needs {needed} CPUs to be timed, this process may use {available}"
-            )
-            return
+        result, refused = clock.ClockResult(claim, limit), None
         try:
-            result = clock.run_clock_test(claim, sides, limit, budget_s=test.budget_s, per_capacity=efficiency)
+            if needed > available:
+                result.reason = f"it needs {needed} CPUs to be timed, this process may use {available}"
+            else:
+                result = clock.run_clock_test(claim, sides, limit, budget_s=test.budget_s, per_capacity=efficiency)
         except clock.SampleError as error:
-            raise AssertionError(f"{self.name}: {error}") from None
+            result.verdict, result.reason, refused = clock.FAIL, str(error), AssertionError
         except UsageError as error:
-            raise UsageError(f"{self.name}: {error}") from None
+            result.reason, refused = str(error), UsageError
         row = {**result.as_row(efficiency), "subject": self.name, "said": text}
         test.rows.append(row)
+        if refused:
+            raise refused(f"{self.name}: {result.reason}")
         cost = f"{plural(result.ratio.count, 'generation')}, {result.elapsed_s:.0f} s"
         outcome = f"{claim} is {row['value_text']}, claimed {text} ({cost}){describe_stops(result)}"
         if result.verdict == clock.FAIL:
-            raise AssertionError(f"{self.name}: {outcome}")
+            raise AssertionError(f"{self.name}: {outcome}" + f"; {result.reason}" * bool(result.reason))
         if result.verdict != clock.PASS:
             test.inconclusive.append(f"{self.name}: inconclusive: {outcome}; {result.reason.rpartition('; ')[2]}")
 

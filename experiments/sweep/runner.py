@@ -168,7 +168,22 @@ class SweepRunner:
         return len(self.configuration.points()) * (measure.repeats + measure.profiles)
 
     def _missing(self, results: Results) -> list[Shard]:
-        return missing_shards(self.configuration.shards(results.first_generation), results)
+        """Return what is missing of this session; without a budget, which ends it anyway, of a plan one more generation
+        for each that is left out."""
+        first, measure = results.first_generation, self.configuration.measure
+        moved = () if self.undecided and measure.budget_s else _moved(results)
+        more = Counter((plan_id, hogs) for generation, plan_id, hogs in moved if generation >= first)
+        longer = self.configuration.with_measure(repeats=measure.repeats + max(more.values(), default=0))
+        count = first + measure.repeats
+        shards = [s for s in longer.shards(first) if s.repetition < count + more[s.plan_id, s.interference]]
+        return missing_shards(shards, results)
+
+    def _generations(self, results: Results) -> Iterator[tuple[int, list[Shard]]]:
+        """Yield the missing generations, each once, also those that others make necessary as they are left out."""
+        last = -1
+        while missing := [shard for shard in self._missing(results) if shard.repetition > last]:
+            for last, group in groupby(missing, key=lambda shard: shard.repetition):
+                yield last, list(group)
 
     def _jobs(
         self,
@@ -190,7 +205,7 @@ class SweepRunner:
                 for shard in missing_shards([given], results):
                     yield _job(f"generation {shard.repetition + 1}{of}", names, shard, measure)
             return
-        for repetition, group in groupby(self._missing(results), key=lambda shard: shard.repetition):
+        for repetition, group in self._generations(results):
             shards, wanted = [self._with_owed_profiles(shard, results) for shard in group], None
             if repetition > first and limited:
                 wanted = self.undecided(results)
@@ -223,7 +238,7 @@ class SweepRunner:
         profiles = [
             row for row in results.rows if isinstance(row, ProfileRow | GpuProfileRow) and row.repetition >= first
         ]
-        moved = {(generation, *group[:2]) for generation, group in moved_groups(groups_of((), results.of(RoundsRow)))}
+        moved = _moved(results)
         kept = Counter(r.config_id for r in profiles if (r.repetition, r.plan_id, r.interference) not in moved)
         logged = {row.config_id for row in profiles}
         owed = {c: at for c, at in shard.samples.items() if c in logged and kept[c] < wanted}
@@ -257,6 +272,11 @@ def plan_names(plans: Mapping[str, PlanRow]) -> dict[str, str]:
     records = with_short_names([record_of(plan) for plan in plans.values()])
     axes = swept_fields(records)
     return {plan_id: problem_text(record, axes) for plan_id, record in zip(plans, records, strict=True)}
+
+
+def _moved(results: Results) -> set[tuple[int, str, int]]:
+    """Return generation, plan and competing processes of what is left out since CPUs lay elsewhere."""
+    return {(generation, *group[:2]) for generation, group in moved_groups(groups_of((), results.of(RoundsRow)))}
 
 
 def _job(stage: str, names: Mapping[str, str], shard: Shard, measure: Callable[[Shard], Iterable[AnyRow]]) -> Job:

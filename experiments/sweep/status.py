@@ -69,6 +69,7 @@ def describe_status(results: Results) -> dict[str, Any]:
             {**point.identity, "plan": point.plan, "samples": samples, "missing": missing, "profiles": profiles}
         )
     missing = sum(c["missing"] for c in configurations)
+    ended = whole or not (measure.budget_s and results.of(SampleRow))  # else nobody knows how many the budget holds
     lines, trusted = failure_report(results)
     return {
         "title": configuration.title,
@@ -83,7 +84,7 @@ def describe_status(results: Results) -> dict[str, Any]:
         "failures": lines,
         "weights_agree": trusted,
         "half_written_line": bool(results.partial),
-        "resume": results.run.command if missing or profiles_missing else None,
+        "resume": results.run.command if missing or profiles_missing or not ended else None,
     }
 
 
@@ -111,10 +112,10 @@ def status_text(status: dict[str, Any]) -> str:
     if status["half_written_line"]:
         lines.append("the last line is half-written; it is moved aside when the run continues")
     if status["resume"]:
-        lines.append(
-            f"{status['samples_missing']} samples and {status['profiles_missing']} profiles are missing. "
-            f"To continue: {status['resume']}"
-        )
+        missing = f"{status['samples_missing']} samples and {status['profiles_missing']} profiles are missing"
+        budget = "the session was interrupted before its budget was spent"
+        is_known = status["samples_missing"] or status["profiles_missing"]
+        lines.append(f"{missing if is_known else budget}. To continue: {status['resume']}")
     else:
         lines.append("complete")
     return "\n".join(lines)
@@ -125,7 +126,8 @@ def undecided(results: Results) -> set[str] | None:
     all.
 
     Those of the questions that are undecided or whose interval is wider than `NARROW`, the serial ones among them: a
-    decision alone may rest on the six generations that an interval needs at least, the widest there is.
+    decision alone may rest on the six generations that an interval needs at least, the widest there is. And those of
+    which all generations so far are left out.
     """
     first = results.first_generation
     rows = [row for row in results.rows if not isinstance(row, OfShard) or row.repetition >= first]
@@ -152,4 +154,5 @@ def undecided(results: Results) -> set[str] | None:
             if verdict(ratio) == UNDECIDED or ratio.half_width > NARROW:
                 near = times.contenders(others)
                 open_ones |= {ids[each] for each in (candidate, *near, *((*plan, *each) for each in serial))}
+    open_ones |= {ids[point] for point in ids if point not in times.points}  # of generations that are left out alone
     return open_ones if requested else None

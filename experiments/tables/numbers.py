@@ -29,14 +29,13 @@ def plural(count: int, word: str, words: str = "") -> str:
     return f"{count} {word if count == 1 else words or word + 's'}"
 
 
-def moved_text(moved: Collection[tuple[float, float]], count: int, word: str) -> str:
-    """Say how many of so many takes are left out, since the host had moved the CPUs: seconds of a hand-over in each of
-    them, and the usual ones."""
+def moved_text(moved: Collection[tuple[float, float]], takes: int, count: int) -> str:
+    """Say how many of so many generations are left out: seconds of a hand-over in each place, and the usual ones."""
     there, usual = (format_time(median(seconds)) for seconds in zip(*moved, strict=True))
     return (
-        f"{len(moved)} of {plural(count, word)} found the CPUs elsewhere than the median one did and "
-        f"{'is' if len(moved) == 1 else 'are'} left out: the host had moved them; a hand-over through a cache "
-        f"line took {there} in place of {usual}."
+        f"{takes} of {plural(count, 'generation')} found the CPUs elsewhere than the median one did and "
+        f"{'is' if takes == 1 else 'are'} left out: a hand-over through a cache line took {there} in place of {usual}, "
+        f"as where the host of a virtual machine has moved its CPUs."
     )
 
 

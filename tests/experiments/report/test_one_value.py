@@ -87,7 +87,9 @@ def collect(sweep):
         if serial := best_serial(sweep, row["plan_id"]):
             numbers.add("speedup", point, numbers["step time", serial] / row["time_s"], "quotient of step times")
         numbers.add("efficiency", point, row["speedup"] / row["threads"], "speedup / threads")
-        if row["reference"]:
+        if row["reference"] == row["model"].repeated:
+            ratio(point, (row["plan_id"], row["reference"], row["threads"]), row, "speed, A/A")
+        elif row["reference"]:
             reference = (row["plan_id"], row["reference"], row["threads"])
             numbers.add("time / fork-join", point, row["ratio"], "speed")
             # which is cross-fitted: no form's own time where several are as good, but one for all rows
@@ -175,6 +177,27 @@ def collect(sweep):
             for end, key in zip(ENDS, ("ratio", "low", "high"), strict=True):
                 numbers.add("ratio" + end, subject, row[key], "effects")
     return tables, numbers
+
+
+def check_verdicts(tables):
+    """Check that a comparison has one verdict, whichever tables show it; return in how many tables each is."""
+    verdicts, places = {}, Counter()
+    for name, rows in tables.items():
+        rungs = {}
+        for row in rows:
+            shown = (
+                [(row.get("reference"), row)] if "lacks" in row and row.get("reference") and name != "own_best" else []
+            )
+            if name == "ladder" and row["above_verdict"]:
+                shown = [(rungs[row["plan_id"]], {"verdict": row["above_verdict"]})]
+            rungs[row.get("plan_id")] = row.get("model")
+            for reference, judged in shown:
+                state = (row["place"],) if "place" in row else ()  # of the host: another comparison
+                comparison = (row["plan_id"], row["model"], row["threads"], reference, *state)
+                places[comparison] += 1
+                first, where = verdicts.setdefault(comparison, (judged["verdict"], name))
+                assert judged["verdict"] == first, f"{comparison}: {first} in {where}, {judged['verdict']} in {name}"
+    return places
 
 
 def same_point(row, point):
@@ -304,6 +327,24 @@ def test_equal_names_have_equal_values(name):
     assert len(times(numbers)) == len(sweep.turns)
     check_sentences(sweep, tables, numbers)
     assert wanted <= check_figures(sweep, tables, numbers)
+
+
+def test_one_comparison_has_one_verdict():
+    """Check that a model that is measured once more is compared with itself in all tables, where the interval of the
+    ratio to the fastest form would be a wider one."""
+    forms = ("forkjoin", "forkjoin:region=persistent", "forkjoin:region=persistent:again=1")
+    models = ("serial", *forms, "tasks", "taskgraph", "taskiter")
+    rows = synthetic_rows(models=models, threads=(2,), granularities=(1, 8), repeats=12, noise=0.012, seed=4)
+    sweep = sweep_of(rows)
+    tables, _ = collect(sweep)
+    places = check_verdicts(tables)
+    again = {key: count for key, count in places.items() if key[1].again}
+    assert len(again) == 2 and {key[3] for key in again} == {"forkjoin:region=persistent"}
+    assert set(again.values()) == {2} and sum(count > 1 for count in places.values()) > 6
+    form = [row for row in tables["speed"] if row["model"] == forms[2]]
+    points = [(form[0]["plan_id"], model, 2) for model in forms]
+    assert sweep.ratio_to_fastest(points[2], points[:2]).half_width > 1.01 * sweep.ratio(*points[:0:-1]).half_width
+    assert not any(row["model"].again for row in tables.get("own_best", ()))
 
 
 def test_beside_other_processes():

@@ -8,7 +8,7 @@ import re
 from dataclasses import replace
 
 import pytest
-from experiments.synthetic_results import report_rows, report_text, sweep_of, synthetic_rows, write_rows
+from experiments.synthetic_results import OTHERS, report_rows, report_text, sweep_of, synthetic_rows, write_rows
 
 from forktask.cython_src.errors import UsageError
 from forktask.cython_src.networks.own import FUNCTION
@@ -268,12 +268,12 @@ def test_answers_are_those_of_the_tables():
     sweep = sweep_of(synthetic_rows(models=models, repeats=9))
     (plan_id,) = sweep.plan_ids()
     result = answers(sweep)
-    expected = [("forkjoin:again=1", "forkjoin"), *((m, "forkjoin") for m in models[3:])]
+    expected = [*((m, "forkjoin") for m in models[3:]), ("forkjoin:again=1", "forkjoin")]
     expected += [("taskgraph", "tasks"), ("taskiter", "taskgraph"), ("forkjoin", "serial")]
     assert [(row["model"], row["reference"]) for row in result] == expected
     assert [row["against"] for row in result] == ["forkjoin"] * 4 + [""] * 3
     again = "forkjoin, again (A/A)"  # the same words in the forest plot and in all legends and tables
-    assert result[0]["label"] == model_label(parse_model("forkjoin:again=1")) == again
+    assert result[3]["label"] == model_label(parse_model("forkjoin:again=1")) == again
     assert again in [text.get_text() for text in figures.draw(sweep).axes[0].get_yticklabels()]
     for row in result:
         theirs = 1 if row["reference"] == "serial" else 2
@@ -373,3 +373,30 @@ def test_a_title_names_a_network_once():
     assert title == "cifar10_cnn, batch 64, train: weight gradients chain, partial"
     (one,) = {sections.build(sweep_of(synthetic_rows(repeats=3))).title}
     assert one.startswith("cifar10_cnn, batch 64, train") and ":" not in one
+
+
+def test_the_first_screen(tmp_path, few_figures, capsys):
+    """Check that a page names the machine, begins with the task models, has no section without content, folds the
+    chapters of further plans, and describes how each plan was measured; and that a figure without a table of its own
+    comes with that of all models."""
+    models = ("serial", "forkjoin", "forkjoin:region=persistent", "forkjoin:region=persistent:again=1", "taskiter")
+    rows = synthetic_rows(models=models, granularities=(4, 16), repeats=6)
+    for row in rows:
+        if row["kind"] == "run":
+            row["environment"] = {**OTHERS["run"]["environment"], "cpu": {"model": "Mill 9000"}}
+    folder = write_rows(tmp_path, rows)
+    assert main(["report", str(folder)]) == 0
+    capsys.readouterr()
+    page = (folder / "report.html").read_text(encoding="utf-8")
+    report = sections.build(load(folder))
+    assert page.index("Mill 9000") < page.index("<table")
+    names = [row["model"].name for row in report.answers.rows if row["against"] == "forkjoin"]
+    assert names == ["taskiter", "forkjoin", "forkjoin"] * 2
+    assert "Hardware counters" not in page and "Events in blocks" not in page
+    folded = re.findall(r"<details><summary>\s*<h2[^>]*>(.*?)</h2>\s*</summary>", page, re.DOTALL)
+    plans = [section.title for section in report.sections if section.level == 2 and section.plan_id]
+    assert folded == plans[1:] and page.count("<details>") == page.count("</details>")
+    (measured,) = (section for section in report.sections if section.title == "How it was measured")
+    assert sum(text.startswith("Work: ") for text in measured.sentences) == len(plans)
+    assert main(["report", str(folder), "--figure", "speedup"]) == 0
+    assert "time / fork-join" in capsys.readouterr().out

@@ -161,6 +161,76 @@ def test_generations_with_moved_cpus_are_left_out():
     assert result.ratio.count == len(result.takes) - result.moved
 
 
+def slower_when_far(is_far, by=1.9, times_ms=None):
+    """A machine whose CPUs lie far apart in some generations, in which models on two threads take longer."""
+    machine = FakeMachine(times_ms or {"taskiter": 0.55, "serial": 1.0}, noise=0.01)
+    machine.disturbance = lambda generation, number: {**QUIET, "handover_s": 3.5e-7 if is_far(generation) else 1.5e-7}
+
+    def change(side, row):
+        factor = by if side.threads > 1 and is_far(machine.generation) else 1.0
+        return {**row, **{name: [factor * t for t in row[name]] for name in ("short_times_s", "long_times_s")}}
+
+    machine.change = change
+    return machine
+
+
+EFFICIENCY = {"sides": (Side("taskiter", 2, PLAN), Side("serial", 1, PLAN)), "per_capacity": True, "limit": 1 / 0.7}
+
+
+def test_efficiencies_are_judged_on_near_cpus():
+    """Check that generations on CPUs that lie far apart decide nothing, however many they are, and that the test ends
+    open where the near ones are too few."""
+    result = run(slower_when_far(lambda generation: 1 < generation < 12), **EFFICIENCY)
+    assert result.verdict == PASS and result.moved == 10
+    assert result.ratio.inverse().value == pytest.approx(1 / 1.1, rel=0.02)
+    result = run(slower_when_far(lambda generation: generation > 4), budget_s=30, **EFFICIENCY)
+    assert result.verdict == INCONCLUSIVE and result.moved == len(result.takes) - 5
+    assert "CPUs lay elsewhere" in result.reason and "more generations would decide" in result.reason
+    # A model against itself bears both states alike.
+    machine = slower_when_far(lambda generation: generation > 2, times_ms={"taskiter": 1.0})
+    result = run(machine, sides=(Side("taskiter", 2, PLAN),) * 2)
+    assert result.verdict == PASS and len(result.takes) == 6
+
+
+def test_what_is_far_off_fails_however_busy_the_machine():
+    """Check that a ratio far above the limit in every generation fails without an undisturbed round; that one near it,
+    one that is far off in most generations, and an efficiency, which load changes as much, do not."""
+    busy = {**QUIET, "spin_s": 1.5, "pressure_us": 700_000}
+
+    def test_on(times_ms, change=None, **options):
+        machine = FakeMachine(times_ms, noise=0.3)
+        machine.disturbance = lambda generation, number: {**busy, "spin_s": 1.0 if number < 1 else 1.5}
+        machine.change = change(machine) if change else machine.change
+        return run(machine, budget_s=60, **options)
+
+    result = test_on({"taskiter": 19.0, "forkjoin": 1.0})
+    assert result.verdict == FAIL and len(result.takes) == 6 and not result.ratio.enough
+    assert "3 times the limit in every generation" in result.as_row()["reason"]
+    assert test_on({"taskiter": 2.0, "forkjoin": 1.0}).verdict == INCONCLUSIVE
+
+    def once(machine):
+        return lambda side, row: (
+            {**row, "long_times_s": [t / 30 for t in row["long_times_s"]]}
+            if (side.model == "taskiter" and machine.generation == 3)
+            else row
+        )
+
+    assert test_on({"taskiter": 19.0, "forkjoin": 1.0}, once).verdict == INCONCLUSIVE
+    assert test_on({"taskiter": 8.0, "serial": 1.0}, **EFFICIENCY).verdict == INCONCLUSIVE
+
+
+def test_a_budget_that_load_has_spent_is_no_error():
+    """Check that beside load a test without room for a verdict ends open, before its rounds or after them."""
+    machine = FakeMachine({"taskiter": 1.0, "forkjoin": 1.0}, noise=0.02, start_s=1.2)
+    machine.disturbance = lambda generation, number: {**QUIET, "pressure_us": 700_000}
+    result = run(machine, budget_s=20.0)
+    assert result.verdict == INCONCLUSIVE and "must hold the 10 generations" in result.reason
+    machine = slower_after_the_trial(1.6)
+    quiet = machine.disturbance
+    machine.disturbance = lambda generation, number: {**quiet(generation, number), "pressure_us": 700_000}
+    assert run(machine, budget_s=15.0).verdict == INCONCLUSIVE
+
+
 def test_no_verdict_rests_on_disturbed_rounds():
     """Check that beside load that never ends rounds are kept, and decide only when enough others are there."""
     machine = FakeMachine({"taskiter": 1.2, "forkjoin": 1.0}, noise=0.02)

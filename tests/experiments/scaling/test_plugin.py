@@ -70,6 +70,12 @@ def run(pytester, text, *options, baseline=True):
     return pytester.runpytest_inprocess("-rs", *QUICK, *options)
 
 
+def rows_of(path):
+    """The rows of a file of results, in pytester's folder."""
+    with open(path, encoding="utf-8") as file:
+        return [json.loads(line) for line in file]
+
+
 def test_pass(pytester, machine):
     """Check that a test within its limits passes."""
     result = run(pytester, CLAIM)
@@ -250,20 +256,100 @@ def test_bad_use(pytester, machine, change, said):
 
 
 def test_too_few_cpus(pytester, machine, monkeypatch):
-    """Check that a claim about more threads than there are CPUs is inconclusive, and nothing is measured."""
+    """Check that a claim about more threads than there are CPUs is inconclusive, nothing is measured, and that it is in
+    every report."""
     from forktask.experiments.scaling import testing
 
     monkeypatch.setattr(testing, "available_cpus", lambda: [0])
-    result = run(pytester, CLAIM, "--scaling-on-inconclusive=skip")
+    options = ("--scaling-jsonl=rows", "--scaling-summary=summary.md", "--junitxml=junit.xml")
+    result = run(pytester, CLAIM, "--scaling-on-inconclusive=skip", *options)
     result.assert_outcomes(skipped=1)
-    result.stdout.fnmatch_lines(["SKIPPED*taskiter/forkjoin on 2 needs 2 CPUs to be timed, this process may use 1"])
+    result.stdout.fnmatch_lines(["SKIPPED*it needs 2 CPUs to be timed, this process may use 1"])
+    result.stdout.fnmatch_lines(["claims about times: 1 inconclusive"])
     assert not machine.samples
+    assert [row["verdict"] for row in rows_of("rows") if row["kind"] == "clock"] == ["inconclusive"]
+    for path in ("summary.md", "junit.xml"):
+        assert "taskiter/forkjoin on 2" in (pytester.path / path).read_text()
+
+
+UNITTEST = """
+    import pytest, unittest
+
+    class Test(unittest.TestCase):
+        @pytest.fixture(autouse=True)
+        def take(self, scaling):
+            self.scaling = scaling
+
+        def test_step(self):
+            self.scaling("cifar10_cnn", batch=16).assert_ratio("taskiter/forkjoin", at_most=1.05, threads=2)
+"""
+
+
+@pytest.mark.parametrize(
+    "option, outcome", [("warn", {"passed": 1, "warnings": 1}), ("skip", {"skipped": 1}), ("fail", {"failed": 1})]
+)
+def test_inconclusive_under_unittest(pytester, machine, option, outcome):
+    """Check that a method of a `unittest.TestCase` ends like a function."""
+    machine.times_ms["taskiter"] = 1.05
+    result = run(pytester, UNITTEST, "--scaling-budget=30", f"--scaling-on-inconclusive={option}")
+    result.assert_outcomes(**outcome)
+
+
+def test_a_claim_that_cannot_be_timed_has_a_verdict(pytester, machine):
+    """Check the rows of a side that does not run, and of a budget without room."""
+    machine.change = lambda side, row: {"failure": "crash", "message": "killed by SIGSEGV"}
+    run(pytester, CLAIM, "--scaling-jsonl=rows").assert_outcomes(failed=1)
+    (row,) = (row for row in rows_of("rows") if row["kind"] == "clock")
+    assert row["verdict"] == "fail" and "SIGSEGV" in row["reason"]
+    machine.change = lambda side, row: row
+    run(pytester, CLAIM, "--scaling-jsonl=rows", "--scaling-budget=1", baseline=False).assert_outcomes(failed=1)
+    (row,) = (row for row in rows_of("rows") if row["kind"] == "clock")
+    assert row["verdict"] == "inconclusive" and "must hold the 10 generations" in row["reason"]
+
+
+def test_a_test_that_is_run_anew_reports_once(pytester, machine):
+    """Check that JUnit and the rows have the claims of the last run of a test, whoever runs it several times."""
+    pytester.makeconftest(
+        """
+        import pytest
+        from _pytest.runner import runtestprotocol
+
+        @pytest.hookimpl(tryfirst=True)
+        def pytest_runtest_protocol(item, nextitem):
+            for last in (False, True):
+                item._initrequest()
+                for report in runtestprotocol(item, nextitem=nextitem, log=False):
+                    if not last and report.when == "call":
+                        report.outcome = "rerun"
+                    if last or report.when == "call":
+                        item.ihook.pytest_runtest_logreport(report=report)
+            return True
+        """
+    )
+    run(pytester, CLAIM, "--scaling-jsonl=rows", "--junitxml=junit.xml")
+    assert [row["kind"] for row in rows_of("rows")].count("clock") == 1
+    names = [each.get("name") for each in ElementTree.parse(pytester.path / "junit.xml").iter("property")]
+    assert len(names) == len(set(names)) > 0
+
+
+def test_repeated_tests_have_one_baseline(pytester, machine):
+    """Check that the numbers that pytest-repeat puts into names stand in no baseline, and other parameters do."""
+    text = CLAIM.replace(
+        "    def test_step(scaling):",
+        """    @pytest.mark.parametrize("__pytest_repeat_step_number", [0, 1], ids=["1-2", "2-2"])
+    @pytest.mark.parametrize("x", ["1-2"])
+    def test_step(scaling, x, __pytest_repeat_step_number):""",
+    )
+    run(pytester, text).assert_outcomes(passed=2)
+    (path,) = pytester.path.glob("**/scaling_baseline.json")
+    assert "test_step[1-2]" in path.read_text() and "2-2" not in path.read_text()
 
 
 def test_no_times_side_by_side(pytester, machine, monkeypatch):
     """Check that under pytest-xdist claims about times and writing baselines are refused."""
     run(pytester, CLAIM)
     monkeypatch.setattr(plugin, "_is_xdist", lambda config: True)
+    run(pytester, CLAIM, "--scaling-budget=0", baseline=False).assert_outcomes(passed=1)  # nothing is timed
     result = run(pytester, CLAIM, baseline=False)
     result.assert_outcomes(failed=1)
     result.stdout.fnmatch_lines(["*need the machine for themselves, got pytest-xdist; run such tests with -n 0"])

@@ -180,7 +180,7 @@ def test_a_sweep_measures_each_configuration_as_often_as_asked(runner):
 
 def test_a_generation_on_moved_cpus_is_logged_again(runner, monkeypatch):
     """Check that profiles of a generation in which the CPUs lay further apart are made up for by a later one."""
-    measured, latencies = shards_module.measure_generation, iter((50e-9, 200e-9, 50e-9, 50e-9, 50e-9))
+    measured, latencies = shards_module.measure_generation, iter((50e-9, 200e-9, *[50e-9] * 4))
 
     def measure(generation, machine):
         latency = next(latencies)
@@ -188,8 +188,10 @@ def test_a_generation_on_moved_cpus_is_logged_again(runner, monkeypatch):
         return measured(generation, machine)
 
     monkeypatch.setattr(shards_module, "measure_generation", measure)
+    monkeypatch.setattr(shards_module.Machine, "disturbance", lambda self: (0, 0))  # no load explains a slow hand-over
     results = runner(Measure(repeats=5, oversubscribe=True)).run()
     assert {row.repetition for row in results.of(ProfileRow)} == {0, 1, 2, 3}
+    assert {row.repetition for row in results.of(SampleRow)} == {*range(6)}
 
 
 @pytest.mark.parametrize(
@@ -401,6 +403,18 @@ def test_an_interrupted_sweep_keeps_its_samples(runner, tmp_path, how):
     assert len({(row.config_id, row.repetition) for row in results.of(SampleRow)}) == 2 * NUM_POINTS
     assert results.of(SampleRow)[: len(kept)] == kept
     assert not describe_status(results)["samples_missing"]
+
+
+def test_an_interrupted_budget_is_not_complete(runner, capsys):
+    """Check that with a budget, which asks for no number of generations, a session without its end is not complete."""
+    measure = Measure(repeats=2, budget_s=1e5, oversubscribe=True)
+    out = runner(measure).out_dir
+    runner(measure).run()
+    assert main(["status", out]) == 0 and "complete" in capsys.readouterr().out.splitlines()[-1]
+    interrupt(out)
+    assert main(["status", out]) == 0
+    last = capsys.readouterr().out.splitlines()[-1]
+    assert "interrupted before its budget was spent. To continue: forktask compare --out out" in last
 
 
 def test_status_says_what_is_missing(runner, capsys):

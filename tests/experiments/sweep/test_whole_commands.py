@@ -13,12 +13,12 @@ import numpy as np
 import pytest
 from experiments.made_up_machine import MadeUpBench, MadeUpMachine, means_of
 
-from forktask.experiments.analysis.accounting import LEFT_OUT, OTHER_RUNS, accounting_table
-from forktask.experiments.analysis.load import load
+from forktask.experiments.analysis.accounting import accounting_table
+from forktask.experiments.analysis.load import load, sweep_from_rows
 from forktask.experiments.report.rendering import render_json
 from forktask.experiments.report.sections import build
-from forktask.experiments.results.folder import ResultsWriter
-from forktask.experiments.results.rows import ProfileRow
+from forktask.experiments.results.folder import ResultsWriter, read_results
+from forktask.experiments.results.rows import ProfileRow, SampleRow
 from forktask.experiments.scaling.bench import Side
 from forktask.experiments.scaling.clock import run_clock_test
 from forktask.experiments.subjects.models import DEFAULT_MODELS, parse_model
@@ -165,12 +165,40 @@ def test_the_same_folder_resumes_or_gets_a_session(tmp_path, capsys):
 
 def test_a_generation_that_counts_is_logged(tmp_path):
     """Check that where the host had moved the CPUs in the generation with the event log, a later one is logged too,
-    once, and that the page then has no remark on it."""
+    once, and that the page is of that alone."""
     machine = MadeUpMachine(truth_s, 1, moved=0.0, moved_in=(1,))
     measure = Measure(repeats=6, profile_repeats=1, target_s=0.06, oversubscribe=True, bind="none")
     grid = Grid(models=("serial", "forkjoin", "taskiter"), threads=(2,))
     configuration = Configuration(grid=grid, measure=measure)
     results = SweepRunner(configuration, tmp_path, "compare", means_of(machine), undecided).run()
-    assert Counter(row.repetition for row in results.of(ProfileRow)) == {0: 3, 2: 3}
-    table = accounting_table(load(tmp_path))
-    assert len(table) == 2 and LEFT_OUT not in set(table["remark"]) and OTHER_RUNS not in set(table["remark"])
+    assert Counter(row.repetition for row in results.of(ProfileRow)) == {0: 3, 3: 3}
+    sweep = load(tmp_path)
+    assert {row.repetition for row in sweep.profiles} == {3} and len(accounting_table(sweep)) == 2
+
+
+def test_repeats_count_generations_that_are_not_left_out(tmp_path):
+    """Check that one more is measured for each that is left out, that one thread takes part in all of them, and that
+    the same command then has nothing to add."""
+    machine = MadeUpMachine(truth_s, 1, moved=0.0, moved_in=(1, 4))
+    measure = Measure(repeats=6, profile=False, target_s=0.06, oversubscribe=True, bind="none")
+    configuration = Configuration(grid=Grid(models=("serial", "forkjoin"), threads=(1, 2)), measure=measure)
+    for _ in range(2):
+        SweepRunner(configuration, tmp_path, "compare", means_of(machine), adds_sessions=False).run()
+    sweep = load(tmp_path)
+    assert len(sweep.quiet.moved) == 2
+    assert {sweep.times.generations(point) for point in sweep.points()} == {6} and len(sweep.points()) == 3
+    assert Counter(row.repetition for row in read_results(tmp_path).of(SampleRow)) == dict.fromkeys(range(8), 3)
+
+
+def test_a_point_of_which_all_is_left_out_is_measured_anew(tmp_path):
+    """Check that with a budget one thread, which has no question, is measured until one of its generations counts; and
+    the sentence where the budget ends before."""
+    machine = MadeUpMachine(truth_s, 1, moved=0.0, moved_in=(1,))
+    measure = Measure(repeats=9, budget_s=1e4, profile=False, target_s=0.06, oversubscribe=True, bind="none")
+    configuration = Configuration(grid=Grid(models=("serial", "forkjoin", "taskiter"), threads=(1, 2)), measure=measure)
+    results = SweepRunner(configuration, tmp_path, "compare", means_of(machine), undecided).run()
+    sweep = load(tmp_path)
+    assert {point.threads for point in sweep.points()} == {1, 2} and sweep.quiet.moved
+    kept = [row for row in results.rows if not (isinstance(row, SampleRow) and row.threads == 1 and row.repetition)]
+    sweep = sweep_from_rows(kept)
+    assert any(text.startswith("No row of ") and "on 1 thread: only" in text for text in sweep.warnings)
