@@ -330,14 +330,26 @@ def compare(
     configuration = replace(configuration, quick_axes={"threads": most} if threads == "cores" else {})
     if configuration.uses_gpu:
         raise UsageError(f"compare() compares models of the CPU, got {models!r}; use `forktask compare --device gpu`")
-    shown = {name: value for name, value in given.items() if name not in ("models", "threads")}
-    call = f"forktask.compare({', '.join(f'{n}={v!r}' for n, v in shown.items())}, out={folder!r})"
+    shown = {**given, "network": [*vars(configuration.grid)["network"]], "out": folder}
+    shown |= {"quick": True} if quick else {}
+    shown |= {"title": title} if title != Configuration.title else {}
+    call = f"forktask.compare({', '.join(f'{name}={literal(value)}' for name, value in shown.items())})"
     compared = measure_comparison(configuration, folder, call, quick=quick)
     if not compared.usable:
         raise RuntimeError(f"nothing to compare in {folder}: {'; '.join(compared.failures)}")
     comparison = Comparison(folder)
     comparison.write_report()
     return comparison
+
+
+def literal(value: Any) -> str:
+    """Return a setting as it can be pasted into a program."""
+    if isinstance(value, Mapping):
+        return "{" + ", ".join(f"{name!r}: {literal(one)}" for name, one in value.items()) + "}"
+    if isinstance(value, Sequence) and not isinstance(value, str):
+        return f"[{', '.join(map(literal, value))}]"
+    value = value.item() if hasattr(value, "item") else value  # NumPy's numbers
+    return repr(value if isinstance(value, int | float | None) else str(value))
 
 
 def configuration_from(title: str, given: Mapping[str, Any], folder: Path) -> Configuration:

@@ -446,3 +446,29 @@ def test_plans_and_data_are_compared_and_kept_by_identity():
     for one in (data, text, graph, lowered.accesses, ft.get_network("lenet5")):
         for same in (copy.deepcopy(one), pickle.loads(pickle.dumps(one))):
             assert repr(same) == repr(one) and {same, one, one} >= {same}
+
+
+def test_the_way_to_continue_can_be_pasted(monkeypatch, tmp_path):
+    """Check that the call that an interrupted comparison names makes the same configuration, whatever was chosen."""
+    from forktask.experiments.sweep import comparison as measuring
+
+    calls = []
+
+    class Interrupted(Exception):
+        pass
+
+    def measure(configuration, folder, call, quick):
+        calls.append((configuration, folder, quick, call))
+        raise Interrupted
+
+    monkeypatch.setattr(measuring, "measure_comparison", measure)
+    given = {"batch": np.int64(16), "models": ["forkjoin", "taskiter"], "threads": (1, 2)}
+    given |= {"betas": [(0.8, 0.9), (0.9, 0.999)], "target_s": np.float64(0.1), "quick": True, "title": "it's"}
+    for chosen in ({}, given, {"network": ["lenet5", "cifar10_cnn"], "threads": 2, "repeats": 3, "momentum": 0.0}):
+        for action in (
+            lambda chosen=chosen: ft.compare(**chosen, out=tmp_path / "r"),
+            lambda: eval(calls[-1][-1], {"forktask": ft}),
+        ):
+            with pytest.raises(Interrupted):
+                action()
+        assert calls[-1] == calls[-2]

@@ -81,7 +81,9 @@ def own_network(name: str) -> Network:
     something else."""
     result = make_own(name)
     if not isinstance(result, Network):
-        raise UsageError(f"{name} must return a Network, got {type(result).__name__}; return forktask.Network(...)")
+        raise UsageError(
+            f"{name} must return a Network, a UserGraph or a Plan, got {type(result).__name__}; return one of these"
+        )
     return result
 
 

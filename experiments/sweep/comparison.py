@@ -78,6 +78,10 @@ def measure_comparison(
         configuration = configuration.quick()
         configuration.check_machine()  # nothing is said of a form that this machine cannot run
         say(configuration.left_out)
+    if not any(model.is_serial for model in configuration.grid.models):
+        say(
+            "without model serial there are no speedups, efficiencies, layers and bounds; add it to the models for them"
+        )
     configuration = configuration.with_algorithms()
     options = configuration.measure
     check_some_fit(configuration.plans(), options.memory_limit)

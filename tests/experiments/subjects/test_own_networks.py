@@ -108,7 +108,7 @@ def test_a_graph_of_ones_own_is_described_and_drawn(program, capsys):
     ("name", "said"),
     [
         ("nets.py:netwrok", "did you mean 'network'"),
-        ("nets.py:no_network", "must return a Network, got int"),
+        ("nets.py:no_network", "must return a Network, a UserGraph or a Plan, got int"),
         ("nets.py:fails", "ZeroDivisionError: nothing to divide by (line 17 of"),
         ("nets.py:graph(grian=16)", "arguments of nets.py:graph are grain, length; got 'grian'; did you mean 'grain'?"),
         ("nets.py:graph", "missing a required argument: 'grain'"),
