@@ -85,7 +85,7 @@ def terminal_lines(rows: Sequence[Mapping[str, Any]]) -> list[str]:
         if row["kind"] == "tier":
             lines.append(f"{row['tier']:5} {row['subject']}: {'; '.join(row['failures']) or 'ok'}")
         elif row["kind"] == "clock":
-            lines.append(f"clock {row['subject']}: {describe_claim(row)}")
+            lines.append("; ".join(filter(None, (f"clock {row['subject']}: {describe_claim(row)}", row["reason"]))))
         elif row["kind"] == "untimed":
             lines.append(f"clock {row['subject']}: {row['claim']} was not timed, the budget is 0")
     verdicts = [row["verdict"] for row in rows if row["kind"] == "clock"]

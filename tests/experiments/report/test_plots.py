@@ -337,9 +337,10 @@ def test_values_on_one_number_of_threads_are_rows_with_marks_of_their_bounds(col
     assert data[data["model"] == "bound"].groupby("panel").size().tolist() == [6] * 3
 
 
-@pytest.mark.parametrize(("name", "count"), [("speedup", 2), ("options", 2), ("run_time_over_batch", 3)])
+@pytest.mark.parametrize(("name", "count"), [("speedup", 2), ("options", 2), ("run_time_over_batch", 1)])
 def test_an_impossible_point_is_crossed_out(name, count):
-    """Check column, marker, legend and caption of a point that is too fast for two threads, and of no other."""
+    """Check column, marker, legend and caption of a point that is too fast for two threads, and of no other; its phases
+    are not drawn, since its logged runs took another time."""
     forms = {
         "speedup": {},
         "options": {"options": ({}, {"weight_gradients": "chain"}), "slowdowns": (1.0, 1.2)},
