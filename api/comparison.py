@@ -106,6 +106,16 @@ class Comparison(Shown):
         return with_texts(self._sweep.samples)
 
     @property
+    def recovered(self) -> pd.DataFrame:
+        """One row a plan, number of threads and task model: `busy`, the share of the time in which fork-join keeps its
+        cores busy (serial time over threads times fork-join's), `ratio` over fork-join, and `recovered`, the share of
+        1 - busy that the model gains; each with its interval (`..._low`, `..._high`)."""
+        from .experiments.analysis.names import with_texts
+        from .experiments.analysis.recovered import recovered_table
+
+        return with_texts(recovered_table(self._sweep))
+
+    @property
     def scope(self) -> str:
         """For what the verdicts hold: "in this session", or "over 5 sessions"."""
         from .experiments.analysis.speeds import scope

@@ -19,6 +19,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+import numpy as np
+import pandas as pd
 from matplotlib.figure import Figure
 
 from forktask.cython_src.errors import UsageError
@@ -37,6 +39,7 @@ from forktask.experiments.analysis.names import (
     value_text,
 )
 from forktask.experiments.analysis.phases import WALL, phase_table
+from forktask.experiments.analysis.recovered import recovered_table
 from forktask.experiments.analysis.speeds import leading_plans, main_plan, on_most_threads, scope, speed_table
 from forktask.experiments.analysis.sweep import Sweep
 from forktask.experiments.metg.figure import draw as draw_metg
@@ -64,6 +67,10 @@ RESULTS, LIST, IMAGES = ROOT / "results", ROOT / "results" / "README.md", ROOT /
 STUDIES = sorted((ROOT / "docs" / "studies").glob("*.md"))
 FINDINGS_PAGE, MACHINES_PAGE = ROOT / "docs" / "findings.md", ROOT / "docs" / "machines.md"
 GALLERY_PAGE = ROOT / "docs" / "gallery.md"
+WHEN_PAGE = ROOT / "docs" / "when_do_tasks_pay.md"
+# The figure of gains over E: intervals of at most this part of a value, and the shares that lines show.
+NARROW, SHARES = 0.10, (0.25, 0.5, 0.75)
+MACHINES_MARKS = {"epyc_2_cores": "o", "xeon_2_cores": "s"}
 README, README_RESULTS = ROOT / "README.md", "demonstration"
 METG_RESULTS = RESULTS / "epyc_2_cores" / "metg"
 TRACED = (PERSISTENT, TASKITER)  # models of the picture of traces
@@ -71,7 +78,7 @@ TRACED = (PERSISTENT, TASKITER)  # models of the picture of traces
 # the plan with most samples.
 FIGURES = {
     README_RESULTS: ("forest", "handover", "turns"),
-    "gpt2_ladder": ("ladder", "run_time"),
+    "gpt2_ladder": ("ladder",),
     "gpt2_batch_subsize": ("overlay", "granularity"),
     "gpt2_shapes": ("bound", "roofline"),
     "gpt2_64_tokens": (),
@@ -215,6 +222,69 @@ def draw_all(images: Path) -> Iterator[Path]:
         yield from draw(name, folder, images)
     entries = [entry for entry in table_of(METG_RESULTS)["results"] if entry["repeats"]]
     yield style.save(draw_metg(entries, "double"), images / "metg-efficiency.svg")
+    yield style.save(draw_gains(gains()), images / "when-gains.svg")
+
+
+def gains(results: Path = RESULTS) -> pd.DataFrame:
+    """Return the rows of `recovered_table` for `taskiter` on two threads, of all published plans whose intervals are
+    narrow, with columns machine, name and network."""
+    tables = []
+    for path in sorted(results.glob(f"*/*/{SAMPLES}")):
+        if path.parent.parent.name not in MACHINES_MARKS or read_results(path.parent).run.holds != "samples":
+            continue
+        sweep, (machine, name) = load(path.parent), path.parent.parts[-2:]
+        table = recovered_table(sweep)
+        if not len(table):
+            continue
+        table = table[(table["threads"] == 2) & (table["model"] == TASKITER)]
+        named = [value_text(sweep.records[plan]["network"]) for plan in table["plan_id"]]
+        tables.append(table.assign(machine=machine, name=name, network=named))
+    table = pd.concat(tables, ignore_index=True)
+    wide = [(table[f"{what}_high"] - table[f"{what}_low"]) / table[what] for what in ("busy", "ratio")]
+    return table[(wide[0] <= NARROW) & (wide[1] <= NARROW) & (table["verdict"] != NOT_USABLE)]
+
+
+def draw_gains(table: pd.DataFrame) -> Figure:
+    """Draw ratios over E: below the line of the slope 1 no schedule of the same blocks can be."""
+    with style.in_style():
+        figure = style.blank_figure("double", 3.6)
+        axis = figure.add_subplot()
+        ends = np.array([0.45, 1.03])
+        axis.fill_between(ends, ends, 0.45, color="0.92", lw=0, zorder=0)
+        axis.text(0.87, 0.65, "less than the same blocks can take", color=style.GREY, ha="center", fontsize=8)
+        for share in (*SHARES, 1.0):
+            axis.plot(ends, 1 - share * (1 - ends), color="0.75" if share < 1 else "0.3", lw=0.8, zorder=1)
+            left = max(0.455, 1 - 0.37 / share)  # where the line enters the panel
+            axis.text(left, 1 - share * (1 - left), f" {share:.0%} recovered", fontsize=7, color="0.35", va="bottom")
+        axis.axhline(1, color="0.3", lw=0.8)
+        colors = dict(zip(dict.fromkeys(table["network"]), style.COLORS, strict=False))
+        for row in table.to_dict("records"):
+            bars = [[[row[what] - row[f"{what}_low"]], [row[f"{what}_high"] - row[what]]] for what in ("busy", "ratio")]
+            look = {"marker": MACHINES_MARKS[row["machine"]], "color": colors[row["network"]], "ms": 4, "lw": 0.6}
+            axis.errorbar(row["busy"], row["ratio"], xerr=bars[0], yerr=bars[1], ls="", alpha=0.8, **look)
+        marks = [style.mark_handle("o", color, network) for network, color in colors.items()]
+        marks += [style.mark_handle(m, "0.3", name.replace("_", " ")) for name, m in MACHINES_MARKS.items()]
+        figure.legend(handles=marks, fontsize=7, loc="outside right upper", frameon=False)
+        axis.set(
+            xlim=ends, ylim=(0.62, 1.06), xlabel="E: share of the time in which fork-join keeps its two cores busy"
+        )
+        axis.set_ylabel("time of taskiter / fork-join")
+    return figure
+
+
+def gains_table() -> str:
+    """Return the points of the figure as a table in Markdown, by E."""
+    table = gains().sort_values("busy")
+    columns = [
+        Column("samples", lambda r: f"[{r['name']}](../results/{r['machine']}/{r['name']}/samples.jsonl)"),
+        Column("network", lambda r: f"`{r['network']}`"),
+        *(
+            Column(heading, lambda r, what=what: f"{r[what]:.3f} {interval(r[f'{what}_low'], r[f'{what}_high'], 3)}")
+            for heading, what in (("E", "busy"), ("`taskiter` / fork-join", "ratio"))
+        ),
+        Column("recovered", lambda r: "" if math.isnan(r["recovered"]) else f"{r['recovered']:.0%}"),
+    ]
+    return "\n".join(markdown_table(columns, table.to_dict("records"))) + "\n"
 
 
 def drawn(name: str, folder: Path) -> Iterator[tuple[str, Figure]]:
@@ -259,6 +329,8 @@ def gallery() -> str:
                 lines += [f"    {command}{chosen}", "", image, ""]
     command = re.sub(r" --out[ =]\S+", "", read_results(METG_RESULTS).run.command)
     lines += ["## metg", "", f"    {command}", "", "![METG of four patterns](images/metg-efficiency.svg)", ""]
+    command, image = "python -P docs/update_figures.py", "![taskiter over fork-join, over E](images/when-gains.svg)"
+    lines += ["## all results on two threads", "", f"    {command}", "", image, ""]
     return "\n".join(lines)
 
 
@@ -426,7 +498,7 @@ def phases_and_peaks(sweep: Sweep) -> list[Column]:
     walls = phases[phases["timed"] == WALL].set_index("plan_id")
     return [
         *(
-            Column(phase, lambda row, phase=phase: time(walls[f"{phase}_s"][row["plan_id"]]), True)
+            Column(phase, lambda row, phase=phase: time(walls[f"{phase}_s"].get(row["plan_id"], math.nan)), True)
             for phase in ("forward", "backward", "update")
         ),
         Column("peak", lambda row: format_bytes(peaks[row["plan_id"]]), True),
@@ -499,6 +571,7 @@ def main() -> None:
     README.write_text(readme_of(load(published()[README_RESULTS]), README.read_text()))
     FINDINGS_PAGE.write_text(findings_page(FINDINGS_PAGE.read_text()))
     GALLERY_PAGE.write_text(between_marks(GALLERY_PAGE.read_text(), "figures", gallery()))
+    WHEN_PAGE.write_text(between_marks(WHEN_PAGE.read_text(), "gains", gains_table()))
     MACHINES_PAGE.write_text(between_marks(MACHINES_PAGE.read_text(), "surveys", machines()))
     for page, text in study_pages({page: page.read_text() for page in STUDIES}).items():
         page.write_text(text)

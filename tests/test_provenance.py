@@ -107,7 +107,7 @@ def test_figures_are_drawn_again_from_results(update_figures, tmp_path):
     """Check that each figure and table is what its samples give and stands on a page, and that samples and list go
     together."""
     pages = [*(page for kind in ("studies", "notes") for page in (ROOT / "docs" / kind).glob("*.md"))]
-    pages.append(update_figures.README)
+    pages += [update_figures.README, update_figures.WHEN_PAGE]
     shown = "".join(path.read_text() for path in pages)
     published = update_figures.published()
     assert published and len(published) == len({*published.values()})
@@ -120,6 +120,8 @@ def test_figures_are_drawn_again_from_results(update_figures, tmp_path):
     assert update_figures.with_list(text) == text
     text = update_figures.MACHINES_PAGE.read_text()
     assert update_figures.between_marks(text, "surveys", update_figures.machines()) == text
+    text = update_figures.WHEN_PAGE.read_text()
+    assert update_figures.between_marks(text, "gains", update_figures.gains_table()) == text
     text = update_figures.GALLERY_PAGE.read_text()
     assert update_figures.between_marks(text, "figures", update_figures.gallery()) == text
     assert all(text.count(f"images/{path.name})") == 1 for path in update_figures.IMAGES.glob("*.svg"))

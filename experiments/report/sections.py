@@ -28,6 +28,7 @@ from ..analysis.memory import memory_table
 from ..analysis.names import axis_label, model_label, value_text
 from ..analysis.nodes import node_differences, node_limits
 from ..analysis.phases import BUSY, phase_table, phases_of
+from ..analysis.recovered import recovered_text
 from ..analysis.roofline import bound_sentences, roofline_table
 from ..analysis.speeds import PER, axis_table, leading_plans, own_best_table, row_is_usable, scope, speed_table
 from ..analysis.sweep import Sweep
@@ -176,7 +177,9 @@ def build(sweep: Sweep) -> Report:
         notes=[*filter(None, notes)],
         warnings=sweep.warnings,
         sections=[*sections, *_closing_sections(sweep)],
-        opening=[text for plan_id in sweep.plan_ids() if (text := order_note(sweep, plan_id))],
+        opening=[
+            *filter(None, (say(sweep, plan) for plan in sweep.plan_ids() for say in (recovered_text, order_note)))
+        ],
         answers=judged_table(sweep, table),
         first="forest",
     )
