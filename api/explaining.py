@@ -15,12 +15,11 @@ from .cython_src.reading import Count, Number
 from .cython_src.shown import Shown, as_html
 from .experiments.events.events import EventLog
 from .experiments.traces.sweep import TRACED, once
+from .measuring import Result
 
 if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.figure import Figure
-
-    from .experiments.report.simulation import Simulated
 
 __all__ = ["Diagnosis", "Simulation", "Trace", "diagnose", "simulate", "trace"]
 
@@ -144,93 +143,44 @@ class Trace(Shown):
         return as_text(self._losses)
 
 
-class Simulation(Shown):
-    """What `simulate` returns. Printing one prints the table of the command line."""
+class Simulation(Result):
+    """What `simulate` returns. Printing one prints the table of the command line.
 
-    def __init__(self, result: Simulated):
-        self._result = result
+    Attributes
+    ----------
+    table : DataFrame
+        One row a model and number of threads: simulated and measured step time, error, speedup, efficiency, idle.
+    title : str
+        What was simulated: network, options and blocks.
+    error : str
+        How far the simulation is off at measured points, in a sentence; empty for another machine.
+    """
 
-    @property
-    def table(self) -> pd.DataFrame:
-        """One row a model and number of threads: simulated and measured step time, error, speedup, efficiency, idle."""
-        from .experiments.analysis.names import with_texts
-
-        return with_texts(self._result.table)
-
-    @property
-    def title(self) -> str:
-        """What was simulated: network, options and blocks."""
-        return self._result.title
-
-    def caption(self) -> str:
-        """Return the figure's caption."""
-        return self._result.chart.text
-
-    @property
-    def error(self) -> str:
-        """How far the simulation is off at measured points, in a sentence; empty for another machine."""
-        return self._result.error
-
-    def figure(self, *, column: str = "double", title: bool = True) -> Figure:
-        """Draw the predicted speedup with measured points and bounds, 7 in ("double") or 3.3 in ("single") wide.
-
-        Raises
-        ------
-        UsageError
-            Another column.
-        """
-        from .experiments.report.figures.style import COLUMN_WIDTH_IN
-
-        check_choice("the column", column, COLUMN_WIDTH_IN)
-        return self._result.figure(column, title)
-
-    def figure_data(self) -> pd.DataFrame:
-        """Return the numbers behind the figure, one row per value, as `Comparison.figure_data` does."""
-        from .experiments.analysis.names import with_texts
-
-        return with_texts(self._result.chart.data())
-
-    def _rows(self) -> list[dict[str, Any]]:
-        return list(self._result.as_row()["rows"])
-
-    def __repr__(self) -> str:
-        return f"<Simulation of {self.title}: {len(self.table)} points>"
-
-    def __str__(self) -> str:
-        from .experiments.report.simulation import format_simulation
-
-        return format_simulation(self._result.as_row())
+    def __init__(self, title: str, error: str, table: pd.DataFrame, text: str, charts: dict[str, Any]):
+        super().__init__(f"Simulation of {title}", table, text, charts=charts)
+        self.title, self.error = title, error
 
 
-class Diagnosis(Shown):
+class Diagnosis(Result):
     """What `diagnose` returns. Printing one prints the findings as the command line does.
 
     Attributes
     ----------
     cases : list of dict
         One for each plan and event log: "title", "findings" (the most costly first), "skipped" (why there are none).
+    table : DataFrame
+        One row a finding: case, kind, seconds of a step that it costs, text, what to try, what that brings.
     """
 
     def __init__(self, cases: list[dict[str, Any]]):
-        self.cases = cases
-
-    @cached_property
-    def table(self) -> pd.DataFrame:
-        """One row a finding: case, kind, seconds of a step that it costs, text, what to try, what that brings."""
         import pandas as pd
 
-        return pd.DataFrame(self._rows(), columns=["case", "kind", "cost_s", "text", "attempt", "brings"])
-
-    def _rows(self) -> list[dict[str, Any]]:
-        return [{"case": case["title"], **finding} for case in self.cases for finding in case["findings"]]
-
-    def __repr__(self) -> str:
-        return f"<Diagnosis of {len(self.cases)} plans and logs: {len(self._rows())} findings>"
-
-    def __str__(self) -> str:
         from .experiments.report.findings import format_findings
 
-        return format_findings({"cases": self.cases})
+        self.cases = cases
+        rows = [{"case": case["title"], **finding} for case in cases for finding in case["findings"]]
+        table = pd.DataFrame(rows, columns=["case", "kind", "cost_s", "text", "attempt", "brings"])
+        super().__init__(f"Diagnosis of {len(cases)} plans and logs", table, format_findings({"cases": cases}))
 
     def _repr_html_(self) -> str:
         skipped = [f"{case['title']}: {case['skipped']}" for case in self.cases if case["skipped"]]
@@ -320,7 +270,8 @@ def simulate(
     ------
     UsageError
     """
-    from .experiments.report.simulation import simulate_plan
+    from .experiments.analysis.names import with_texts
+    from .experiments.report.simulation import format_simulation, simulate_plan
 
     result = simulate_plan(
         _folder(results),
@@ -330,7 +281,8 @@ def simulate(
         plan=plan,
         seed=seed,
     )
-    return Simulation(result)
+    text, charts = format_simulation(result.as_row()), {"simulated": lambda: result.chart}
+    return Simulation(result.title, result.error, with_texts(result.table), text, charts)
 
 
 def diagnose(results: str | os.PathLike[str] | Comparison | Trace) -> Diagnosis:

@@ -47,7 +47,8 @@ SETTINGS = {  # names that `**settings` takes
 
 
 class Result(Shown):
-    """What `metg`, `tune`, `info`, `train` and `evaluate` return. Printing one prints what the command prints.
+    """What `metg`, `tune`, `info`, `train` and `evaluate` return, and base of `Simulation` and `Diagnosis`. Printing
+    one prints what the command prints.
 
     Attributes
     ----------
@@ -99,7 +100,10 @@ class Result(Shown):
 
     def _chart(self, name: str | None) -> Chart:
         if not self.figures:
-            raise UsageError(f"a figure must be one that {self!r} has, and there is none; print it, or take its table")
+            raise UsageError(
+                f"name of figure must be one that {self!r} has, and there is none, got {name!r}; print it, or take its "
+                f"table"
+            )
         name = self.figures[0] if name is None else name
         check_choice("name of figure", name, self.figures)
         return self._charts[str(name)]()

@@ -145,7 +145,9 @@ class Executor(Shown):
         losses = _losses(bound, iterations, first_iteration)
         return Run(self.model, self.threads, iterations, elapsed_s, losses, bound)
 
-    def run_while(self, stop: np.ndarray, *, max_iterations: int, lookahead: int = 0, first_iteration: int = 0) -> int:
+    def run_while(
+        self, stop: np.ndarray, *, max_iterations: Count, lookahead: Count = 0, first_iteration: Count = 0
+    ) -> int:
         """Run until a task decides to stop, and return the number of iterations that ran.
 
         A decision in iteration k ends the run after iteration k + lookahead, exactly, under every model.

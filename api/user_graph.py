@@ -5,7 +5,7 @@ from __future__ import annotations
 from .cython_src.binding.bind import BoundPlan
 from .cython_src.errors import UsageError
 from .cython_src.graphs.user_graph import STOP, TaskArray, TaskRecorder
-from .cython_src.reading import Name, Number
+from .cython_src.reading import Count, Name, Number
 from .running import Executor, Run, executor
 
 __all__ = ["UserGraph"]
@@ -62,7 +62,7 @@ class UserGraph(TaskRecorder):
     def run_while(
         self,
         *,
-        max_iterations: int,
+        max_iterations: Count,
         lookahead: int = 0,
         stop: TaskArray | None = None,
         model: str = "taskiter",

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import errno
+import functools
 import os
 import threading
 from collections.abc import Iterator
@@ -27,6 +28,16 @@ def start_remedy(error: int) -> str:
 def binding_variables() -> list[str]:
     """Return the variables, with their values, that let OpenMP libraries pin threads."""
     return [f"{name}={value}" for name in BINDING if (value := os.environ.get(name, "false")).lower() != "false"]
+
+
+@functools.cache
+def may_pin() -> bool:
+    """Return whether the system lets threads be pinned; sandboxes forbid it."""
+    try:
+        os.sched_setaffinity(0, os.sched_getaffinity(0))
+    except OSError:
+        return False
+    return True
 
 
 @contextmanager

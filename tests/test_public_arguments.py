@@ -4,6 +4,7 @@ import copy
 import inspect
 import math
 import pickle
+import signal
 import traceback
 
 import numpy as np
@@ -19,6 +20,7 @@ from forktask.experiments.sweep.runner import SweepRunner
 
 WRONG = [None, "x", 3, -1, 0.5, [], [None], object()]
 SOME_WRONG = [None, "", math.nan, 10**22, object()]
+LONGEST_S = 30  # of a call
 IMAGE = (3, 8, 8)
 LAYERS = (ft.Conv2d("conv", 4, 3, 1), ft.GlobalAvgPool("pool"), ft.Linear("fc", 4), ft.SoftmaxCrossEntropy())
 # What a parameter of a name may be, wherever it comes; others keep their default.
@@ -65,7 +67,8 @@ SAMPLES = {
     "value": "full",
     "cases": [],
     "rows": [],
-    **dict.fromkeys(("title", "text", "table"), "stored"),
+    **dict.fromkeys(("title", "text", "table", "error"), "stored"),
+    "charts": {},
     "data": (np.zeros((2, *IMAGE), np.float32), np.zeros(2, np.int32)),
     "n": 1,
     "verdict": "same",
@@ -187,16 +190,22 @@ def cases():
 
 @pytest.fixture(autouse=True)
 def nothing_is_measured(monkeypatch, tmp_path):
-    """Let no comparison measure, and nothing be written but here."""
+    """Let no comparison measure, nothing be written but here, and no call last for ever."""
 
     def refuse(*arguments):
         raise UsageError("measured")
+
+    def end(*arguments):
+        raise TimeoutError("a call that does not end")
 
     monkeypatch.setattr(SweepRunner, "run", refuse)
     monkeypatch.setattr("forktask.experiments.metg.metg.measure_in_process", refuse)
     for name in ("train", "evaluate"):
         monkeypatch.setattr(f"forktask.experiments.training.{name}.{name}", refuse)
     monkeypatch.chdir(tmp_path)
+    before = signal.signal(signal.SIGALRM, end)
+    yield
+    signal.signal(signal.SIGALRM, before)
 
 
 @pytest.mark.parametrize(
@@ -284,7 +293,8 @@ def test_a_wrong_type_is_one_sentence(name, make):
     failures = []
     settings = SETTINGS.get(name.removeprefix("forktask.public."), ())
     for parameter in [*(parameter.name for parameter in single), *settings]:
-        for value in SOME_WRONG if parameter in settings else WRONG:
+        for value in SOME_WRONG if parameter in settings else WRONG + SOME_WRONG:
+            signal.alarm(LONGEST_S)
             try:
                 made = make()(**{**given, parameter: value})
                 if hasattr(made, "close"):
@@ -295,6 +305,8 @@ def test_a_wrong_type_is_one_sentence(name, make):
                 frames = traceback.extract_tb(error.__traceback__)
                 if not (isinstance(error, TypeError) and len(frames) == 1):
                     failures.append(f"{name}({parameter}={value!r}): {type(error).__name__}: {error} at {frames[-1]}")
+            finally:
+                signal.alarm(0)
     assert not failures, "\n".join(failures)
 
 

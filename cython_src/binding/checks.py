@@ -564,7 +564,7 @@ def check_orders(
 # --- the width of a graph -----------------------------------------------------------------------------------------
 
 
-def span_in_tasks(graph: TaskGraph, num_replays: int = 1) -> int:
+def span_in_tasks(graph: TaskGraph, num_replays: Number = 1) -> int:
     """Tasks on the longest path through `num_replays` iterations of a graph; joins count nothing.
 
     Raises

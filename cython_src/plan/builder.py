@@ -92,6 +92,7 @@ class PlanBuilder:
 
     def shape(self, name: str) -> tuple[int, ...]:
         """Shape of a declared buffer."""
+        check_choice("the buffer", name, self._buffers)
         return self._buffers[name].shape
 
     def loop(
@@ -214,6 +215,8 @@ def ranges(total: int, size: int) -> list[tuple[int, int]]:
     """Cut [0, total) into ranges of `size`, the last one shorter where it does not divide."""
     if size < 1:
         raise UsageError(f"a block must hold at least one element, got {size}")
+    if total > size << 31:
+        raise UsageError(f"a dimension must be cut into less than 2^31 blocks, got {total} by {size}; enlarge the size")
     return [(start, min(start + size, total)) for start in range(0, total, size)]
 
 

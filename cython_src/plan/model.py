@@ -441,6 +441,8 @@ class Plan(Shown):
 
     def task_name(self, task: int) -> str:
         """Readable name of a task: its loop and block."""
+        if not 0 <= task < self.num_tasks:
+            raise UsageError(f"task must be in [0, {self.num_tasks}), the tasks of {self.name!r}, got {task}")
         loop = self.loops[int(self.task_loop[task])]
         return f"{loop.name}[{task - loop.first_task}]"
 

@@ -5,19 +5,7 @@ from __future__ import annotations
 from argparse import ArgumentParser, Namespace
 
 from ..subjects.models import SERIAL
-from .arguments import (
-    add_device,
-    add_fields,
-    add_models,
-    add_plan_options,
-    add_threads,
-    duration,
-    given,
-    models,
-    numbers,
-    plan_axes,
-    threads,
-)
+from . import arguments as shared
 from .sweeping import add_output, measure_and_report
 
 HELP = "train one network under several execution models and compare them"
@@ -35,21 +23,21 @@ def add_arguments(parser: ArgumentParser) -> None:
     from ..sweep.configuration import BUDGET_S, Measure
 
     parser.epilog = f"Models and their options: {describe_models()}."
-    add_plan_options(parser, axes=True, networks=True)
-    add_models(parser, DEFAULT_MODELS)
-    add_device(parser)
-    add_threads(parser)
+    shared.add_plan_options(parser, axes=True, networks=True)
+    shared.add_models(parser, DEFAULT_MODELS)
+    shared.add_device(parser)
+    shared.add_threads(parser)
     parser.add_argument(
         "--interference",
-        type=lambda text: numbers(text, most=MOST_HOGS),
+        type=lambda text: shared.numbers(text, most=MOST_HOGS),
         default=(0,),
         metavar="K[,K...]",
         help="competing processes, which spin on the same CPUs; default: 0",
     )
-    add_fields(parser, Measure, leave_out=("budget_s", "inject", "sessions", "every_s"))
+    shared.add_fields(parser, Measure, leave_out=("budget_s", "inject", "sessions", "every_s"))
     parser.add_argument(
         "--budget",
-        type=duration,
+        type=shared.duration,
         metavar="TIME",
         help=f"such as 90s or 3min: measure until every comparison is decided within 1 %%, or this is spent; default: "
         f"{BUDGET_S / 60:g}min, without --repeats",
@@ -62,16 +50,16 @@ def configuration_of(arguments: Namespace):
     from ..subjects.models import parse_models
     from ..sweep.configuration import Configuration, Grid, Measure, budgeted, check_axes, measure_given
 
-    chosen = models(arguments, peers=True)
+    chosen = shared.models(arguments, peers=True)
     if SERIAL not in chosen and any(spec.is_gpu for spec in parse_models(chosen)):
         chosen = (SERIAL, *chosen)  # the speedup of a GPU is that over the CPU's serial run
     axes = {
-        **plan_axes(arguments),
+        **shared.plan_axes(arguments),
         "models": chosen,
-        "threads": threads(arguments),
+        "threads": shared.threads(arguments),
         "interference": arguments.interference,
     }
-    measure = given(arguments, Measure)
+    measure = shared.given(arguments, Measure)
     if arguments.budget is not None:
         measure["budget_s"] = float(arguments.budget)
     grid = Grid(**check_axes(axes))

@@ -5,18 +5,7 @@ from __future__ import annotations
 import json
 from argparse import ArgumentParser, Namespace
 
-from .arguments import (
-    add_fields,
-    add_json,
-    add_models,
-    add_plan_options,
-    given,
-    given_options,
-    models,
-    progress_printer,
-    thread_count,
-    threads,
-)
+from . import arguments as shared
 
 HELP = "compare the speed of this commit with another one, both built here"
 DESCRIPTION = (
@@ -31,11 +20,13 @@ def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("--against", required=True, metavar="REF", help="commit, branch or tag to compare with")
     subject = parser.add_mutually_exclusive_group()
     subject.add_argument("--function", metavar="M:F", help="a function of your own package that makes a graph")
-    add_plan_options(parser, network_group=subject, batch=16)
-    add_models(parser, ("forkjoin", "taskiter"))
-    parser.add_argument("--threads", type=thread_count, metavar="N", help="default: 2, or 1 where there is one CPU")
-    add_fields(parser, GateSettings, leave_out=("against",))
-    add_json(parser, "a row for each model")
+    shared.add_plan_options(parser, network_group=subject, batch=16)
+    shared.add_models(parser, ("forkjoin", "taskiter"))
+    parser.add_argument(
+        "--threads", type=shared.thread_count, metavar="N", help="default: 2, or 1 where there is one CPU"
+    )
+    shared.add_fields(parser, GateSettings, leave_out=("against",))
+    shared.add_json(parser, "a row for each model")
 
 
 def call(arguments: Namespace) -> int:
@@ -47,14 +38,16 @@ def call(arguments: Namespace) -> int:
     if arguments.function:
         plan = describe_importable(arguments.function)
     else:  # Only the batch and the options that were given: the other commit may not know the others.
-        options = given_options(arguments)
+        options = shared.given_options(arguments)
         PlanOptions(**options)  # raises
         plan = {"network": arguments.network, **options}
-    settings = GateSettings(**given(arguments, GateSettings))
+    settings = GateSettings(**shared.given(arguments, GateSettings))
     if arguments.threads is not None:
-        threads(arguments)  # raises
+        shared.threads(arguments)  # raises
 
-    rows = compare_commits(plan, models(arguments), arguments.threads, settings, progress_printer(arguments))
+    rows = compare_commits(
+        plan, shared.models(arguments), arguments.threads, settings, shared.progress_printer(arguments)
+    )
     if arguments.json:
         print(json.dumps(rows, indent=1, default=str))
     return exit_code(rows, settings.strict)

@@ -5,22 +5,7 @@ from __future__ import annotations
 from argparse import ArgumentParser, Namespace
 from pathlib import Path
 
-from .arguments import (
-    add_device,
-    add_fields,
-    add_json,
-    add_models,
-    add_out,
-    add_plan_options,
-    add_threads,
-    folder_of,
-    given,
-    models,
-    plan_options,
-    show,
-    texts,
-    threads,
-)
+from . import arguments as shared
 from .sweeping import command_line
 
 HELP = "what a runtime costs per task: METG(50 %%) on Task Bench graphs"
@@ -38,22 +23,24 @@ def add_arguments(parser: ArgumentParser) -> None:
     graph = parser.add_mutually_exclusive_group()
     graph.add_argument(
         "--pattern",
-        type=texts,
+        type=shared.texts,
         default="stencil_1d",
         metavar="P[,P...]",
         help=f"of {', '.join(PATTERNS)}; default: %(default)s",
     )
-    add_plan_options(parser, network=None, network_group=graph)
-    add_models(parser, default_models())
-    add_device(parser)
-    add_threads(parser)
-    add_fields(parser, TaskBenchOptions)
-    add_fields(parser, MetgSettings)
-    add_out(parser, "metg", "folder for samples, table and figures, new or of the same command, which goes on there")
+    shared.add_plan_options(parser, network=None, network_group=graph)
+    shared.add_models(parser, default_models())
+    shared.add_device(parser)
+    shared.add_threads(parser)
+    shared.add_fields(parser, TaskBenchOptions)
+    shared.add_fields(parser, MetgSettings)
+    shared.add_out(
+        parser, "metg", "folder for samples, table and figures, new or of the same command, which goes on there"
+    )
     parser.add_argument(
         "--format", choices=("pdf", "svg", "png"), default="pdf", help="of figures; default: %(default)s"
     )
-    add_json(parser)
+    shared.add_json(parser)
 
 
 def call(arguments: Namespace) -> int:
@@ -65,10 +52,10 @@ def call(arguments: Namespace) -> int:
     from ..metg.metg import MetgSettings, measure_metg
     from ..metg.table import format_table
 
-    requested = given(arguments, TaskBenchOptions)
-    specs, options = models(arguments), TaskBenchOptions(**requested)
+    requested = shared.given(arguments, TaskBenchOptions)
+    specs, options = shared.models(arguments), TaskBenchOptions(**requested)
     if arguments.network is None:
-        if unused := given(arguments, PlanOptions):
+        if unused := shared.given(arguments, PlanOptions):
             flag = next(iter(unused)).replace("_", "-")
             raise UsageError(f"--{flag} is an option of plans of networks, got it without --network; leave it out")
         patterns = arguments.pattern
@@ -81,10 +68,10 @@ def call(arguments: Namespace) -> int:
         if unused := requested.keys() - {"kernel"}:
             flag = "no-check" if "check" in unused else min(unused)
             raise UsageError(f"--{flag} is an option of Task Bench graphs, got it with --network; leave it out")
-        graphs = [network_graph(arguments.network, plan_options(arguments), options, arguments.device)]
-    settings = MetgSettings(**given(arguments, MetgSettings))
-    folder = folder_of(arguments)
+        graphs = [network_graph(arguments.network, shared.plan_options(arguments), options, arguments.device)]
+    settings = MetgSettings(**shared.given(arguments, MetgSettings))
+    folder = shared.folder_of(arguments)
     again = command_line(folder)
-    table = measure_metg(graphs, specs, threads(arguments), settings, Path(folder), again, arguments.format)
-    show(arguments, table, format_table)
+    table = measure_metg(graphs, specs, shared.threads(arguments), settings, Path(folder), again, arguments.format)
+    shared.show(arguments, table, format_table)
     return 0 if any(entry["repeats"] for entry in table["results"]) else 1

@@ -4,24 +4,7 @@ from __future__ import annotations
 
 from argparse import ArgumentParser, Namespace
 
-from .arguments import (
-    add_check,
-    add_device,
-    add_json,
-    add_models,
-    add_out,
-    add_placement,
-    add_plan_options,
-    folder_of,
-    given,
-    models,
-    number_from,
-    plan_options,
-    positive,
-    show,
-    thread_count,
-    threads,
-)
+from . import arguments as shared
 from .sweeping import command_line
 
 HELP = "log what every thread does at every moment of a run"
@@ -38,17 +21,26 @@ def add_arguments(parser: ArgumentParser) -> None:
     from ..sampling.injections import INJECTIONS
     from ..traces.sweep import SHOWN, TRACED
 
-    add_plan_options(parser)
-    add_device(parser)
-    add_models(parser, TRACED)
-    parser.add_argument("--threads", type=thread_count, metavar="N", help=f"default: {core_counts()[-1]}")
+    shared.add_plan_options(parser)
+    shared.add_device(parser)
+    shared.add_models(parser, TRACED)
+    parser.add_argument("--threads", type=shared.thread_count, metavar="N", help=f"default: {core_counts()[-1]}")
     length = parser.add_mutually_exclusive_group()
     length.add_argument(
-        "--seconds", type=positive, default=0.5, help="about how long each logged run lasts; default: %(default)s"
+        "--seconds",
+        type=shared.positive,
+        default=0.5,
+        help="about how long each logged run lasts; default: %(default)s",
     )
-    length.add_argument("--iterations", type=number_from(1), metavar="N", help="length of each logged run instead")
+    length.add_argument(
+        "--iterations", type=shared.number_from(1), metavar="N", help="length of each logged run instead"
+    )
     parser.add_argument(
-        "--show", type=number_from(1), default=SHOWN, metavar="N", help="iterations in pictures; default: %(default)s"
+        "--show",
+        type=shared.number_from(1),
+        default=SHOWN,
+        metavar="N",
+        help="iterations in pictures; default: %(default)s",
     )
     parser.add_argument(
         "--inject",
@@ -56,10 +48,10 @@ def add_arguments(parser: ArgumentParser) -> None:
         default="",
         help="log a further run that meets a cause of outliers, for `forktask diagnose` to find",
     )
-    add_check(parser)
-    add_placement(parser)
-    add_out(parser, "traces")
-    add_json(parser, "folder and losses")
+    shared.add_check(parser)
+    shared.add_placement(parser)
+    shared.add_out(parser, "traces")
+    shared.add_json(parser, "folder and losses")
 
 
 def call(arguments: Namespace) -> int:
@@ -75,17 +67,17 @@ def call(arguments: Namespace) -> int:
     from ..sweep.configuration import Configuration, Grid, Measure, check_axes
     from ..traces.sweep import once
 
-    count = core_counts()[-1] if arguments.threads is None else threads(arguments)[0]
-    plan = {"network": arguments.network, **plan_options(arguments).as_dict()}
-    axes = {**{name: (value,) for name, value in plan.items()}, "models": models(arguments), "threads": (count,)}
+    count = core_counts()[-1] if arguments.threads is None else shared.threads(arguments)[0]
+    plan = {"network": arguments.network, **shared.plan_options(arguments).as_dict()}
+    axes = {**{name: (value,) for name, value in plan.items()}, "models": shared.models(arguments), "threads": (count,)}
     measuring = Measure(
         **once(arguments.seconds),
         inject=(arguments.inject,) if arguments.inject else (),
         check=arguments.check,
-        **given(arguments, Placement),
+        **shared.given(arguments, Placement),
     )
     configuration = Configuration("Traces of execution models", Grid(**check_axes(axes)), measuring)
-    folder = folder_of(arguments)
+    folder = shared.folder_of(arguments)
     requested = {
         "iterations": arguments.iterations,
         "adds_sessions": False,
@@ -97,5 +89,5 @@ def call(arguments: Namespace) -> int:
     write_report(folder)
     losses = [values_of(row.losses) for row in read_results(folder).of(TraceRow)]
     text = [*compared.traced, "", f"{folder}: samples.jsonl, summary.csv, figures, traces, report.html"]
-    show(arguments, {"folder": folder, "losses": losses}, lambda _: "\n".join(text))
+    shared.show(arguments, {"folder": folder, "losses": losses}, lambda _: "\n".join(text))
     return 0 if compared.complete else 1

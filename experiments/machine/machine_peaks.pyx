@@ -9,7 +9,7 @@ import os
 import statistics
 from array import array
 
-from ...cython_src.affinity import start_remedy
+from ...cython_src.affinity import may_pin, start_remedy
 from ...cython_src.errors import MachineError
 from ...cython_src.kernels.simd.instruction_sets import choose
 
@@ -35,7 +35,8 @@ def _isa_index(instruction_set):
 
 
 def _run_team(int kind, int isa, int threads, cpus, size_t bytes_per_thread, double seconds):
-    """Return the rates (units per second of the team) of the windows that fit into `seconds`, at least three.
+    """Return the rates (units per second of the team) of the windows that fit into `seconds`, at least three. Where the
+    system forbids pinning, threads run anywhere.
 
     Raises
     ------
@@ -45,7 +46,7 @@ def _run_team(int kind, int isa, int threads, cpus, size_t bytes_per_thread, dou
     cdef double wanted_s = _MEMORY_WINDOW_S if bytes_per_thread > 32 << 20 else _WINDOW_S
     cdef int num_windows = max(3, round(seconds / wanted_s)), error
     cdef double[::1] rates = array("d", bytes(8 * num_windows))
-    cdef int[::1] places = array("i", [-1] * threads if cpus is None else cpus)
+    cdef int[::1] places = array("i", cpus if cpus is not None and may_pin() else [-1] * threads)
     with nogil:
         error = peaks_run_team(kind, isa, threads, &places[0], bytes_per_thread, num_windows, seconds / num_windows,
                                &rates[0])

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 from typing import Annotated
 
+from ...cython_src.affinity import may_pin, start_remedy
 from ...cython_src.errors import UsageError
 from ...cython_src.records import Record, about
 from .numa import INTERLEAVE, POLICIES
@@ -53,9 +55,17 @@ class Placement(Record, frozen=True):
         return cpu_order(threads, cpus, places=self.places, bind=self.bind, oversubscribe=self.oversubscribe)
 
     def cpus(self, threads: int) -> list[int] | None:
-        """Return the CPU of each thread; None: not pinned. Raises `UsageError` as `cpu_order`."""
+        """Return the CPU of each thread; None: not pinned. Raises `UsageError` as `cpu_order`, and where the system
+        forbids pinning."""
         order = self.order(threads)
-        return None if self.bind == "none" else order
+        if self.bind == "none":
+            return None
+        if not may_pin():
+            raise UsageError(
+                f"the system must let threads be pinned, got an error of sched_setaffinity with bind={self.bind}; "
+                f"pass --bind none, or {start_remedy(errno.EPERM)}"
+            )
+        return order
 
 
 def check_placement(places: str, bind: str) -> None:

@@ -22,6 +22,7 @@ from operator import sub
 from statistics import median
 from typing import Any, NamedTuple
 
+from ...cython_src.affinity import may_pin
 from ...cython_src.kernels.bench.bench import TASK_BENCH_KERNELS, time_work
 from ...cython_src.kernels.linear.linear import choose_instruction_set
 from ...cython_src.kernels.simd.instruction_sets import ENVIRONMENT_VARIABLE
@@ -171,10 +172,12 @@ class Machine:
         try:
             taken = []
             for cpu in _spun(cpus):
-                os.sched_setaffinity(0, {cpu})
+                if may_pin():
+                    os.sched_setaffinity(0, {cpu})
                 taken.append(time_work(kernel, self._work, 1))
         finally:
-            os.sched_setaffinity(0, own)
+            if may_pin():
+                os.sched_setaffinity(0, own)
         return sum(taken) / len(taken)
 
     def handover(self, cpus: Sequence[int] | None) -> float | None:

@@ -79,14 +79,28 @@ def test_a_package_that_pins_first_is_undone(module):
     )
 
 
-@pytest.mark.skipif(shutil.which("cc") is None, reason="needs a C compiler")
-def test_a_system_that_forbids_pinning_is_named(tmp_path):
-    """Check the reason where the system refuses to pin threads, as sandboxes do, not that there are too many."""
-    source = "#include <errno.h>\nint pthread_setaffinity_np(long t, long n, const void *s) { return EPERM; }\n"
+@pytest.fixture
+def refusing(tmp_path):
+    """Environment of a process in which the system refuses to pin threads, as sandboxes do."""
+    if shutil.which("cc") is None:
+        pytest.skip("needs a C compiler")
+    source = (
+        "#include <errno.h>\nint sched_setaffinity(int p, long n, const void *s) { errno = EPERM; return -1; }\n"
+        "int pthread_setaffinity_np(long t, long n, const void *s) { return EPERM; }\n"
+    )
     command = ["cc", "-shared", "-fPIC", "-xc", "-", "-o", str(tmp_path / "refuse.so")]
     subprocess.run(command, input=source, text=True, check=True)
-    code = "from forktask.experiments.machine import machine_peaks; machine_peaks.measure_capacity(2, 0.01, [0, 0])"
-    environment = {**os.environ, "LD_PRELOAD": str(tmp_path / "refuse.so")}
-    done = subprocess.run([sys.executable, "-P", "-c", code], env=environment, capture_output=True, text=True)
-    assert "(Operation not permitted); leave the sandbox" in done.stderr and "ulimit" not in done.stderr
-    assert "pids.max" in start_remedy(errno.EAGAIN)
+    return {**os.environ, "LD_PRELOAD": str(tmp_path / "refuse.so")}
+
+
+def test_a_system_that_forbids_pinning_is_named(refusing, tmp_path):
+    """Check that threads that are not pinned are measured, and what is said of those that should be."""
+    command = [sys.executable, "-P", "-m", "forktask", "compare", "--network", "lenet5", "--threads", "1", "--quick"]
+    command += ["--models", "forkjoin,taskiter"]
+    for words, code in ((["--bind", "none"], 0), ([], 2)):
+        done = subprocess.run(
+            [*command, *words], env=refusing, cwd=tmp_path, capture_output=True, text=True, timeout=300
+        )
+        assert done.returncode == code, done.stderr
+    assert "must let threads be pinned" in done.stderr and "pass --bind none" in done.stderr
+    assert "leave the sandbox" in start_remedy(errno.EPERM) and "pids.max" in start_remedy(errno.EAGAIN)

@@ -18,6 +18,7 @@ from kinds import models_of_this_process
 from forktask.cython_src.binding.executor import BaseExecutor
 from forktask.cython_src.lowering.options import PlanOptions
 from forktask.cython_src.records import fields
+from forktask.experiments.commands.arguments import _Append
 from forktask.experiments.commands.main import COMMANDS, main, make_parser
 from forktask.experiments.metg.metg import MetgSettings
 from forktask.experiments.sweep.configuration import Measure
@@ -146,10 +147,11 @@ def test_every_option_takes_a_right_value(command, action):
     words = [f"{action.option_strings[-1]}={value}"] if action.option_strings else [str(value)]
     parsed = make_parser(command).parse_args([command.replace("_", "-"), *required, *words])
     assert getattr(parsed, action.dest) not in (None, SUPPRESS, ())
+    value = getattr(parsed, action.dest)
+    value = value[0] if isinstance(action, _Append) else value  # one of an axis
     for record in (Measure, PlanOptions, MetgSettings, TrainingConfig):
-        of_record = {field.name: field.kind for field in fields(record)}
-        if isinstance(getattr(parsed, action.dest), of_record.get(action.dest, ())):
-            record(**{action.dest: getattr(parsed, action.dest)})
+        if isinstance(value, {field.name: field.kind for field in fields(record)}.get(action.dest, ())):
+            record(**{action.dest: value})
 
 
 @pytest.mark.parametrize(
@@ -293,6 +295,7 @@ DRY_STUDY = '[train]\nnetwork = "cifar10_cnn"\ndata = "synthetic:64"\nmodel = "s
         ("sweep", ["--on", "nope"], "--on must be slurm or dask:ADDRESS"),
         ("sweep", ["--on", "dask"], "--on must be slurm or dask:ADDRESS"),
         ("sweep", ["--on", "slurm", "--trace", "--script"], "traces are of one machine"),
+        ("sweep", ["--places", "4095"], "places must be CPUs that this process may use"),
         ("both", ["--out", "/dev/zero"], "must be a folder that can be written"),
         ("both", ["--out", "foreign"], "must be empty or hold results of forktask"),
         ("both", ["--out", "file/below"], "Not a directory"),
