@@ -19,7 +19,7 @@ from ...cython_src.lowering.options import Granularity
 from ...cython_src.networks.own import look_above
 from ..machine.topology import format_cpu_list
 from ..results.disturbance import DISTURBED_SHARE, disturbed_share, stopped_text
-from ..results.folder import read_results
+from ..results.folder import read_results, wrong_models
 from ..results.nodes import check_nodes
 from ..results.rows import (
     KINDS,
@@ -54,7 +54,7 @@ from ..subjects.models import counts_for
 from ..tables.numbers import format_time, moved_text, plural
 from .agreement import first_disagreement
 from .names import axis_label, model_label, plan_beside, value_text
-from .speeds import IMPLAUSIBLE_EFFICIENCY, speed_table
+from .speeds import IMPLAUSIBLE_EFFICIENCY, best_serial, disturbed_serial, speed_table
 from .sweep import Point, Sweep, capacities_of
 
 # The capacity is the best of three takes; between quiet takes it changes by 2 %.
@@ -91,6 +91,9 @@ def sweep_from_rows(rows: Sequence[Row], partial: str = "") -> Sweep:
     rows, sessions = separate_sessions(rows)
     for row in _separate_interference(rows):
         by_kind[type(row)].append(row)
+    wrong = wrong_models(by_kind[SampleRow], by_kind[FailureRow])
+    for kind in (SampleRow, ProfileRow, GpuProfileRow, TraceRow) if wrong else ():
+        by_kind[kind] = [row for row in by_kind[kind] if (row.plan_id, row.model) not in wrong]
     runs, profiles, failures = by_kind[RunRow], by_kind[ProfileRow], by_kind[FailureRow]
     if not runs:
         raise UsageError("results must begin with a run row, got none; measure with `forktask compare` or `run`")
@@ -102,7 +105,7 @@ def sweep_from_rows(rows: Sequence[Row], partial: str = "") -> Sweep:
     measured = [*samples, *profiles, *by_kind[GpuProfileRow]]
     _check_plans([*measured, *failures, *by_kind[TraceRow]], plans)
     _check_environments(runs, measured)
-    _check_results(samples, failures, plans)
+    _check_results(samples, plans)
     _check_devices([row for row in samples if row.answer])
     _check_profiles(profiles, plans)
     timed = [row for row in samples if row.step_time_s > 0]
@@ -135,6 +138,11 @@ def sweep_from_rows(rows: Sequence[Row], partial: str = "") -> Sweep:
         warnings.append(
             f"Generation {row.repetition + 1} of {row.model} on {plural(row.threads, 'thread')}{plan} has no positive "
             f"step time (its two run lengths differ by less than the noise); it was left out."
+        )
+    for plan_id, model in sorted(wrong):
+        warnings.append(
+            f"All times of {model}, {sweep.problem_name(plan_id)}, are left out: it computed other bits than the "
+            "others, and no time of a wrong computation is shown."
         )
     alone = {(plan_id, model, threads) for plan_id, _, model, threads in quiet.elsewhere} - turns.keys()
     for plan_id, points in groupby(sorted(alone), itemgetter(0)):
@@ -215,15 +223,9 @@ def _check_environments(runs, measured) -> None:
         )
 
 
-def _check_results(samples, failures, plans) -> None:
+def _check_results(samples, plans) -> None:
     """Check that all points of a plan computed the same bits, before any time is shown; devices, and forms of a GPU's
     kernels, which add in other orders, the same losses within rounding."""
-    for row in failures:
-        if row.reason == "mismatch":
-            raise UsageError(
-                f"all models must compute the same weights, but {row.model} on {plural(row.threads, 'thread')} did not "
-                f"({row.message}); no time is shown before they agree"
-            )
     first: dict[tuple[str, str], SampleRow] = {}
     for row in samples:
         if not (plans[row.plan_id].deterministic and row.deterministic):
@@ -280,7 +282,14 @@ def _check_efficiency(sweep: Sweep) -> list[str]:
     if not len(sweep.samples):
         return []
     table = speed_table(sweep)
-    return [
+    over = {best_serial(sweep, plan): ratio for plan in sweep.plan_ids() if (ratio := disturbed_serial(sweep, plan))}
+    texts = [
+        f"The serial run of {sweep.problem_name(serial.plan_id)} was disturbed: it takes {ratio.value:.2f} times as "
+        "long as the same blocks under another model on one thread. Efficiencies above 1 are not usable."
+        for serial, ratio in over.items()
+        if serial
+    ]
+    return texts + [
         f"{model_label(row['model'])} on {plural(row['threads'], 'thread')} has an efficiency of "
         f"{row['efficiency']:.0%}: either the data of this plan fit into the caches of {row['threads']} cores but not "
         f"of one, or samples were disturbed. Measure another session before you use this point."

@@ -17,6 +17,9 @@ from .sweep import Point, Sweep, kept
 # Axes along which the work grows, and what times are compared for: a row of the step's input.
 PER = {"batch": "sample", "sequence": "token"}
 IMPLAUSIBLE_EFFICIENCY = 1.5
+# On one thread all models run the same blocks, whose order changes a step by 1 %: a serial run that takes longer than
+# this many times such a point was disturbed.
+MOST_OVER_ONE_THREAD = 1.1
 
 
 def interval_columns(name: str, estimate: Estimate) -> dict[str, float]:
@@ -32,7 +35,7 @@ def estimate_of(row: Mapping[str, float], name: str) -> Estimate:
 @kept
 def best_serial(sweep: Sweep, plan_id: str) -> Point | None:
     """Return the fastest serial run of the same problem, at any granularity."""
-    result = [(other, SERIAL, 1) for other in sweep.siblings(plan_id, GRANULARITY)]
+    result = [Point(other, SERIAL, 1) for other in sweep.siblings(plan_id, GRANULARITY)]
     return min((p for p in result if p in sweep.turns), key=lambda p: sweep.typical_time(p).value, default=None)
 
 
@@ -98,15 +101,29 @@ def speed_table(sweep: Sweep) -> pd.DataFrame:
 
 
 @kept
+def disturbed_serial(sweep: Sweep, plan_id: str) -> Estimate | None:
+    """Return how many times as long as the same blocks on one thread the fastest serial run of a problem takes, where
+    it was disturbed: by more than any model explains."""
+    serial = best_serial(sweep, plan_id)
+    if not serial:
+        return None
+    own = [(p, m, t) for p, m, t in sweep.turns if p == serial.plan_id and t == 1 and not (m.is_gpu or m.is_peer)]
+    ratios = [sweep.ratio(serial, point) for point in own]
+    most = max(ratios, key=lambda ratio: ratio.low if ratio.known else ratio.value, default=NOTHING)
+    return most if (most.low if most.known else most.value) > MOST_OVER_ONE_THREAD else None
+
+
+@kept
 def is_usable(sweep: Sweep, point: Point) -> bool:
-    """Return whether a point's time may be used: there is one, a computer can reach it, and others left alone most
-    of its samples, and a third of its rounds."""
+    """Return whether a point's time may be used: there is one, a computer can reach it (where the serial run was
+    disturbed, no efficiency above 1), and others left alone most of its samples, and a third of its rounds."""
     if point not in sweep.turns:
         return False
     plan_id, model, threads = point
     serial = best_serial(sweep, plan_id)
     beyond = model.is_gpu or model.is_peer  # of what our serial run bounds
-    possible = beyond or not serial or not sweep.ratio(serial, point).value / threads > IMPLAUSIBLE_EFFICIENCY
+    limit = 1.0 if disturbed_serial(sweep, plan_id) else IMPLAUSIBLE_EFFICIENCY
+    possible = beyond or not serial or not sweep.ratio(serial, point).value / threads > limit
     return possible and point not in sweep.disturbed_points and sweep.times.left_alone(point)
 
 

@@ -6,7 +6,8 @@ Every time and every ratio of a sweep comes from `estimates.Estimates`, so that 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property, wraps
 from pathlib import Path
@@ -28,9 +29,9 @@ from ..results.rows import (
     TraceRow,
 )
 from ..results.turns import QuietTimes, Turn, mostly_in
-from ..subjects.models import ModelSpec, parse_model
+from ..subjects.models import ModelSpec, read_model
 from .estimates import Estimate, Estimates, estimate
-from .names import is_graph, model_rank, problem_text, record_of, swept_fields, with_short_names
+from .names import called, is_graph, model_rank, problem_text, record_of, swept_fields, with_short_names
 
 SMOKE_TEST_DATA = ("digits", "synthetic")
 # `compare` and `run` feed networks with random images: step times do not depend on the pixels.
@@ -142,7 +143,7 @@ class Sweep:
     @cached_property
     def asked_models(self) -> tuple[ModelSpec, ...]:
         """Models that were asked for, in the order of the file."""
-        return tuple(map(parse_model, self.config.get("models") or ()))
+        return tuple(map(read_model, self.config.get("models") or ()))
 
     @property
     def environment(self) -> Mapping[str, Any]:
@@ -288,6 +289,16 @@ class Sweep:
     def loop_times(self, profile: ProfileRow) -> list[list[float]]:
         """Return typical durations of each loop's blocks in seconds, in plan order, from a profile row."""
         return bounds.durations_by_loop(self.plans[profile.plan_id].loops, profile.block_time_s)
+
+
+@contextmanager
+def chosen(sweep: Sweep, models: Mapping[str, str] | None) -> Iterator[Sweep]:
+    """Yield a sweep that shows some models only, which go by other names inside."""
+    if not models:
+        yield sweep
+        return
+    with called(models, (model for _, model, _ in sweep.turns)) as shown:
+        yield replace(sweep, shown=tuple(shown))
 
 
 def _rows_of(profiles: Sequence[AnyProfile], point: Point) -> dict[int, AnyProfile]:

@@ -18,7 +18,6 @@ _EXPORTS = {
     "csv": "raw samples, one row each, to DIR/exports, like the other exports",
     "parquet": "the same as Parquet; needs pyarrow, extra `parquet`",
     "extra-p": "step times over threads and swept numbers, as Extra-P's JSON",
-    "talp": "POP metrics of the logged runs, in the form of DLB's TALP",
     "latex": "the table of models and threads of every plan, for booktabs",
 }
 
@@ -40,8 +39,12 @@ def add_arguments(parser: ArgumentParser) -> None:
         "--against", metavar="OTHER", help="compare with another folder of the same work: ratios, a figure"
     )
     parser.add_argument("--no-title", action="store_true", help="of --figure: leave out the lines above the panels")
-    parser.add_argument("--models", type=texts, metavar="M[,M...]", help="of --figure: these, in this order")
-    parser.add_argument("--names", type=texts, metavar="N[,N...]", help="of --figure: names of its --models")
+    parser.add_argument(
+        "--models", type=texts, metavar="M[,M...]", help="of --figure and exports: these, in this order"
+    )
+    parser.add_argument(
+        "--names", type=texts, metavar="N[,N...]", help="of --figure and exports: names of the --models"
+    )
     parser.add_argument("--file", metavar="FILE", help="of --figure and --against; default: below DIR/figures")
     for kind, text in _EXPORTS.items():
         parser.add_argument(f"--{kind}", dest="kinds", action="append_const", const=kind, help=text)
@@ -113,13 +116,7 @@ def _figure(arguments: Namespace) -> None:
         "out": arguments.file,
         "title": not arguments.no_title,
     }
-    models = arguments.models or ()
-    names = arguments.names or [""] * len(models)
-    if len(names) != len(models):
-        raise UsageError(
-            f"--names must name each of --models, got {len(names)} for {len(models)} models; give both alike"
-        )
-    form["models"] = dict(zip(models, names, strict=True))
+    form["models"] = _names(arguments)
     results = _study(arguments)
     if arguments.plan and results:
         raise UsageError("--plan is for figures of samples, got a folder of trainings; leave it out")
@@ -133,6 +130,17 @@ def _figure(arguments: Namespace) -> None:
             print(f"\n{tables.rstrip()}")
 
 
+def _names(arguments: Namespace) -> dict[str, str]:
+    """Return the names of the models that are shown, "" for their own; none: all models."""
+    models = arguments.models or ()
+    names = arguments.names or [""] * len(models)
+    if len(names) != len(models):
+        raise UsageError(
+            f"--names must name each of --models, got {len(names)} for {len(models)} models; give both alike"
+        )
+    return dict(zip(models, names, strict=True))
+
+
 def _against(arguments: Namespace) -> None:
     from ..report.two_results import compare_folders, format_comparison
 
@@ -142,7 +150,7 @@ def _against(arguments: Namespace) -> None:
 def _exports(arguments: Namespace) -> None:
     from ..report.exports import export_folder
 
-    print(*export_folder(arguments.folder, arguments.kinds), sep="\n")
+    print(*export_folder(arguments.folder, arguments.kinds, _names(arguments)), sep="\n")
 
 
 # Name of the part's argument -> what writes it, and the arguments that belong to it; "": the whole.
@@ -150,7 +158,7 @@ _PARTS = {
     "": (_report, ("all", "kind", "json")),
     "figure": (_figure, ("column", "kind", "plan", "no_title", "models", "names", "file")),
     "against": (_against, ("file", "json")),
-    "kinds": (_exports, ()),
+    "kinds": (_exports, ("models", "names")),
 }
 _OPTIONS = {"": "the whole report", "kinds": "exports", "kind": "--format", "no_title": "--no-title"}
 _OPTIONS |= {

@@ -19,7 +19,7 @@ from ...cython_src.gpu.launch_log import COPY_DTYPE
 from ...cython_src.plan.dependences import TaskGraph
 from ...cython_src.reading import Count, Number, Real, Text, checked, decode_json, decoding, read_arrays
 from ..results.files import write_atomically
-from ..subjects.models import ModelSpec, model_in_file, parse_model
+from ..subjects.models import ModelSpec, model_in_file, read_model
 from ..tables.numbers import plural
 from .event_states import CAUSES, IN_BLOCK, RUNNING, STATE_DTYPE, STATES
 
@@ -94,7 +94,7 @@ class EventLog:
     @cached_property
     def model(self) -> ModelSpec:
         """The model that ran."""
-        return parse_model(self.about["model"])
+        return read_model(self.about["model"])
 
     @cached_property
     def lanes(self) -> list[tuple[str, str]]:

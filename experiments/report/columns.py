@@ -175,11 +175,12 @@ COST = (
 )
 
 
-def _bound(name: str, heading: str) -> Column:
-    """Format a bound with its interval in the same unit, such as "2.84 ms [2.80, 2.90]"."""
+def timed_column(heading: str, *names: str) -> Column:
+    """Return a column of a time with its interval in the same unit, such as "2.84 ms [2.80, 2.90]"; `names` of value,
+    low and high."""
 
     def text(row: Mapping[str, Any]) -> str:
-        value, low, high = (row[f"{name}_s{end}"] for end in ("", "_low", "_high"))
+        value, low, high = (row[name] for name in names)
         written = time(value)
         if not (written and math.isfinite(low)):
             return written
@@ -188,6 +189,10 @@ def _bound(name: str, heading: str) -> Column:
         return f"{written} {interval(low / scale, high / scale, len(digits.partition('.')[2]))}"
 
     return Column(heading, text, True)
+
+
+def _bound(name: str, heading: str) -> Column:
+    return timed_column(heading, *(f"{name}_s{end}" for end in ("", "_low", "_high")))
 
 
 BOUND = (

@@ -1,4 +1,4 @@
-"""Results in the formats of other tools: CSV, Parquet, Extra-P and TALP-style JSON, LaTeX."""
+"""Results in the formats of other tools: CSV, Parquet, Extra-P's JSON, LaTeX."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import pandas as pd
 from ...cython_src.errors import UsageError
 from ..analysis.load import load
 from ..analysis.speeds import is_usable
-from ..analysis.sweep import Sweep
+from ..analysis.sweep import Sweep, chosen
 from ..results.files import write_atomically, write_table
 from ..tables import Table
 from ..tables.columns import USABLE
@@ -30,6 +30,8 @@ def sample_frame(sweep: Sweep) -> pd.DataFrame:
     the sample."""
     rows = []
     for row in sweep.samples.to_dict("records"):
+        if not sweep.shows(row["model"]):
+            continue
         usable = is_usable(sweep, (row["plan_id"], row["model"], row["threads"]))
         record = sweep.records[row["plan_id"]]
         options = {name: str(value) if isinstance(value, (tuple, list)) else value for name, value in record.items()}
@@ -63,6 +65,8 @@ def extra_p(sweep: Sweep) -> dict[str, Any]:
     other = [axis for axis in sweep.axes if axis not in numeric]
     measurements: dict[str, dict[str, list]] = {}
     for (plan_id, model, threads), times in sweep.turns.items():
+        if not sweep.shows(model):
+            continue
         record = sweep.records[plan_id]
         path = "->".join([*(f"{axis}={record.get(axis)}" for axis in other), str(model)])
         point = [float(threads), *(float(record[axis]) for axis in numeric)]
@@ -73,36 +77,13 @@ def extra_p(sweep: Sweep) -> dict[str, Any]:
     return {"parameters": ["threads", *numeric], "measurements": measurements}
 
 
-def talp(sweep: Sweep) -> dict[str, Any]:
-    """Return POP metrics of every logged run in the form of DLB's TALP: a region for each model and number of threads.
-
-    Elapsed time is that of an iteration, useful time that of its blocks on all threads, in ns; scheduling efficiency is
-    the rest of the parallel efficiency beside load balance.
-    """
-    regions: dict[str, Any] = {}
-    for row in sweep.traces:
-        own = row.losses
-        useful_s = own.useful_s + own.inflation_s
-        parallel = useful_s / own.step_time_s
-        regions[f"{plan_title(sweep, row.plan_id)}; {row.model} on {row.threads}"] = {
-            "numCpus": row.threads,
-            "avgCpus": float(row.threads),
-            "elapsedTime": round(own.step_time_s * 1e9),
-            "usefulTime": round(useful_s * row.threads * 1e9),
-            "parallelEfficiency": parallel,
-            "ompParallelEfficiency": parallel,
-            "ompLoadBalance": own.load_balance,
-            "ompSchedulingEfficiency": parallel / own.load_balance if own.load_balance else 0.0,
-        }
-    about = {"forktask": sweep.environment.get("forktask", ""), "timestamp": sweep.run.created}
-    return {**about, "popMetrics": regions}
-
-
 def latex_tables(sweep: Sweep) -> str:
     """Return the table of every model and number of threads, a LaTeX table for each plan (package booktabs)."""
+    timed = columns.timed_column("time", "time_s", "low_s", "high_s")
+    shown = (*(timed if column.heading == "time" else column for column in columns.SPEED), USABLE)
     tables = []
     for plan_id in sweep.plan_ids():
-        chosen, rows = Table("speed", (*columns.SPEED, USABLE), speed_rows(sweep, plan_id)).cells()
+        chosen, rows = Table("speed", shown, speed_rows(sweep, plan_id)).cells()
         frame = pd.DataFrame(rows, columns=[column.heading for column in chosen])
         style = frame.style.hide(axis="index").format(escape="latex").format_index(escape="latex", axis="columns")
         form = "".join("r" if column.number else "l" for column in chosen)
@@ -119,13 +100,15 @@ EXPORTS = {
     "csv": ("samples.csv", lambda sweep, path: write_table(path, sample_frame(sweep))),
     "parquet": ("samples.parquet", write_parquet),
     "extra-p": ("extra-p.json", lambda sweep, path: _write_json(extra_p(sweep), path)),
-    "talp": ("talp.json", lambda sweep, path: _write_json(talp(sweep), path)),
     "latex": ("tables.tex", lambda sweep, path: write_atomically(path, latex_tables(sweep))),
 }
 
 
-def export_folder(folder: str | os.PathLike, kinds: Sequence[str]) -> list[Path]:
-    """Write some of `EXPORTS` of a results folder to its folder `exports`, and return their paths.
+def export_folder(
+    folder: str | os.PathLike, kinds: Sequence[str], models: Mapping[str, str] | None = None
+) -> list[Path]:
+    """Write some of `EXPORTS` of a results folder to its folder `exports`, and return their paths; `models` as for
+    `figures.draw`.
 
     Raises
     ------
@@ -138,8 +121,9 @@ def export_folder(folder: str | os.PathLike, kinds: Sequence[str]) -> list[Path]
     place = Path(folder) / EXPORT_FOLDER
     try:
         place.mkdir(exist_ok=True)
-        for name, write in (EXPORTS[kind] for kind in kinds):
-            write(sweep, place / name)
+        with chosen(sweep, models) as shown:
+            for name, write in (EXPORTS[kind] for kind in kinds):
+                write(shown, place / name)
     except OSError as error:
         raise UsageError(
             f"exports must be writable to {str(folder)!r}, got: {error.strerror}; copy the folder"

@@ -21,7 +21,7 @@ from ..analysis.losses import all_losses, as_rows, as_table, as_text
 from ..analysis.names import ALWAYS_NAMED, GRANULARITY, INTERFERENCE, value_text
 from ..analysis.phases import summary_table
 from ..analysis.speeds import main_plan, with_usable
-from ..analysis.sweep import Sweep
+from ..analysis.sweep import Sweep, chosen
 from ..analysis.windows import LogWindow, typical
 from ..events.events import EventLog
 from ..results.files import write_atomically, write_table
@@ -163,7 +163,7 @@ def draw_folder(
         check_choice("the column", column, COLUMN_WIDTH_IN)
         # No prefix between two commas is not the main plan.
         requested = [chosen_plan(sweep, prefix or ",") for prefix in plan.split(",")] if plan else sweep.plan_ids()
-        with figures.chosen(sweep, models) as shown:
+        with chosen(sweep, models) as shown:
             drawn, text = draw_traces(shown, folder, list(dict.fromkeys(requested)), column, title)
         stem = GANTT
     else:

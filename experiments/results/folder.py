@@ -12,7 +12,7 @@ import hashlib
 import json
 import os
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -24,6 +24,8 @@ import msgspec
 from ...cython_src.errors import UsageError
 from ...cython_src.reading import open_regular
 from ..machine.environment import is_volatile
+from ..subjects.models import ModelSpec
+from ..tables.numbers import plural
 from .files import NoRoom, check_writable_folder, locked_file, output_folder
 from .nodes import leaves
 from .rows import (
@@ -176,6 +178,27 @@ def read_rows(out_dir: str | os.PathLike, partial: list[str]) -> Iterator[AnyRow
                     f"restore the file or choose another folder"
                 ) from None
             yield row
+
+
+def wrong_models(samples: Iterable[SampleRow], failures: Iterable[FailureRow]) -> set[tuple[str, ModelSpec]]:
+    """Return plan and model of contestants that computed other bits than most: than the serial run, or else than more
+    than half of a plan's models.
+
+    Raises
+    ------
+    UsageError
+        Nothing says which side is right.
+    """
+    wrong = {(row.plan_id, row.model): row for row in failures if row.reason == "mismatch"}
+    samples = list(samples) if wrong else []
+    for (plan_id, model), row in wrong.items():
+        agreed = {one.model for one in samples if one.plan_id == plan_id and (plan_id, one.model) not in wrong}
+        if not any(one.is_serial for one in agreed) and len(agreed) <= sum(plan == plan_id for plan, _ in wrong):
+            raise UsageError(
+                f"all models must compute the same weights, but {model} on {plural(row.threads, 'thread')} did not "
+                f"({row.message}); no time is shown before it is known which are right; measure `serial` too"
+            )
+    return set(wrong)
 
 
 def new_run(holds: Holds, config: Mapping[str, Any], command: str, how_to_read: str = "", **environment: Any) -> RunRow:

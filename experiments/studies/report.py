@@ -60,13 +60,13 @@ PHASES_SAID = (
     "models that wait between phases; busy times are those in blocks, mean over threads. The rest of the epoch is "
     "where no phase runs: starts and ends of runs, reading the log of phases and, of busy times, waiting; it is long "
     "where competing processes took the CPUs. Each is a median over epochs, and busy times of all steps are estimated "
-    "from the first ones, so that the rest may be below 0."
+    "from the first ones; the rest is 0 where these sum to more than the epoch."
 )
 MEMORY_SAID = (
     "The most memory that was resident in the process of a run, and what it consists of. Libraries (with Python) and "
     "loader (with the data) were measured; the other kinds are the needs of the plan of a step and of evaluating "
     "plans.  The rest is copies, and libraries that are loaded later, such as PyTorch for a file of it; it is "
-    "negative where parts of a plan were never touched. Growth is from the second epoch to the last one."
+    "none where parts of a plan were never touched. Growth is from the second epoch to the last one."
 )
 
 

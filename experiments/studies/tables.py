@@ -104,7 +104,11 @@ def run_table(results: StudyResults) -> list[dict[str, Any]]:
                 "loader_bytes": float(np.median([end.loader_bytes for end in ends])),
                 "phases_timed": ends[0].phases_timed,
                 **{name: float(quiet[name].median()) for name in phases},
-                **({"rest_s": float((quiet["epoch_time_s"] - quiet[phases].sum(axis=1)).median())} if phases else {}),
+                **(
+                    {"rest_s": float((quiet["epoch_time_s"] - quiet[phases].sum(axis=1)).clip(lower=0).median())}
+                    if phases
+                    else {}
+                ),
                 "libraries_bytes": float(np.median([_libraries_bytes(row) for _, row in result])),
                 **{f"time_to_{accuracy:g}": _time_to(here, accuracy) for accuracy in results.study.options.accuracy},
             }
@@ -145,9 +149,9 @@ def memory_table(results: StudyResults) -> list[dict[str, Any]]:
     """Return a row for each combination: medians over seeds of the peak of its process and what it consists of.
 
     peak_bytes, libraries_bytes (resident before the training), loader_bytes (what reading the data added), the kinds of
-    `PLANNED` as the plans need them, rest_bytes (the peak without all these: copies, what libraries allocate), and
-    grown_bytes (resident after the last epoch beyond that after the second of a stage, of the last stage; NaN for
-    fewer epochs).
+    `PLANNED` as the plans need them, rest_bytes (the peak without all these: copies, what libraries allocate; 0 where
+    parts of a plan were never touched), and grown_bytes (resident after the last epoch beyond that after the second of
+    a stage, of the last stage; NaN for fewer epochs).
     """
     rows = []
     for label, result in _by_label(results).items():
@@ -157,7 +161,7 @@ def memory_table(results: StudyResults) -> list[dict[str, Any]]:
             parts = {"libraries_bytes": _libraries_bytes(row), "loader_bytes": stage.end.loader_bytes}
             parts |= {kind: stage.end.planned_bytes.get(kind, 0) for kind in PLANNED}
             resident = [epoch.resident_bytes for epoch in stage.history]
-            rest = {"rest_bytes": stage.end.peak_bytes - sum(parts.values())}
+            rest = {"rest_bytes": max(stage.end.peak_bytes - sum(parts.values()), 0)}
             rest["grown_bytes"] = resident[-1] - resident[1] if len(resident) > 2 else np.nan
             of_runs.append({"peak_bytes": stage.end.peak_bytes, **parts, **rest})
         rows.append({**result[0][0].axes, "label": label, **pd.DataFrame(of_runs).median().to_dict()})

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import glob
 import itertools
+import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import cache, partial, total_ordering
-from typing import Any
+from typing import Annotated, Any
 
 from ...cython_src.binding.execution_model import ExecutionModel
 from ...cython_src.errors import UsageError, check_choice, did_you_mean, refusals
 from ...cython_src.gpu import device as gpu_device
 from ...cython_src.gpu.launches import GPU_ALGORITHMS
 from ...cython_src.plan.barriers import BARRIERS
+from ...cython_src.records import Record, about
 from ...forkjoin import models as forkjoin
 from ...tasking import models as tasking
 from ..machine.build_info import BUILD
@@ -187,7 +189,7 @@ class ModelSpec:
         self.chosen = {**options.differences(), **binding.differences()}
         written = {**self.chosen, AGAIN: again} if again else self.chosen
         self._text = ":".join([model.name, *(f"{name}={value}" for name, value in written.items())])
-        self.rank = ([*MODELS].index(model.name), len(written), self._text)
+        self.rank = ([*MODELS, model.name].index(model.name), len(written), self._text)
 
     def __str__(self) -> str:
         return self._text
@@ -207,7 +209,7 @@ class ModelSpec:
         return self.rank < other.rank
 
     def __reduce__(self) -> tuple:
-        return parse_model, (self._text,)
+        return read_model, (self._text,)
 
     def with_options(self, **changes: Any) -> ModelSpec:
         """Return the model with other options of the executor."""
@@ -297,6 +299,32 @@ def parse_model(text: str) -> ModelSpec:
     return ModelSpec(model, options, binding, again)
 
 
+@cache
+def read_model(text: str) -> ModelSpec:
+    """Return the model that a text of a file names; one that this installation does not know has its name and options
+    as they stand there, and cannot run.
+
+    Raises
+    ------
+    UsageError
+        The text does not have the form of a model's.
+    """
+    try:
+        return parse_model(text)
+    except UsageError:
+        if not re.fullmatch(r"[a-z]\w*(:[a-z]\w*=[^:=]+)*", text):
+            raise
+    name, *pairs = text.split(":")
+    written = dict(pair.split("=") for pair in pairs)
+    values: dict[str, Any] = {key: int(value) if value.isdecimal() else value for key, value in written.items()}
+    again = values.pop(AGAIN, 0)
+    annotations = {key: Annotated[type(value), about("not known here")] for key, value in values.items()}
+    defaults = {key: "" if isinstance(value, str) else -1 for key, value in values.items()}
+    record = type(Record)("Unknown", (Record,), {"__annotations__": annotations, **defaults}, frozen=True)
+    model = ExecutionModel(name, "", record, device="gpu" if name.startswith("gpu_") else "cpu")
+    return ModelSpec(MODELS.get(name, model), record(**values), model.binding(), again)
+
+
 def model_in_file(_: type, text: Any) -> ModelSpec:
     """Return the model that a text of a file names; a `dec_hook` of msgspec.
 
@@ -307,7 +335,7 @@ def model_in_file(_: type, text: Any) -> ModelSpec:
     """
     if not isinstance(text, ModelSpec | str):
         raise ValueError(f"a model must be named by a text, got {text!r:.60}")
-    return text if isinstance(text, ModelSpec) else parse_model(text)
+    return text if isinstance(text, ModelSpec) else read_model(text)
 
 
 def runnable(spec: ModelSpec | str) -> ModelSpec:
@@ -318,7 +346,7 @@ def runnable(spec: ModelSpec | str) -> ModelSpec:
     UsageError
         This installation was built without it.
     """
-    spec = model_in_file(ModelSpec, spec)
+    spec = parse_model(str(spec))
     if not spec.model.is_built and spec.model.package:
         raise UsageError(
             f"model {spec.name!r} needs {spec.model.package}, which is not installed; pip install {spec.model.package}"

@@ -13,9 +13,9 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from ....cython_src.errors import check_choice
-from ...analysis.names import called, with_texts
+from ...analysis.names import with_texts
 from ...analysis.speeds import is_usable, leading_plans, main_plan, scope
-from ...analysis.sweep import Sweep, kept
+from ...analysis.sweep import Sweep, chosen, kept
 from ..words import conditions, data_text
 from .chart import Chart, FigureKind, Lacking, drawn
 from .style import COLUMN_WIDTH_IN, in_style
@@ -119,16 +119,6 @@ def _shown(
     check_choice("the figure", figure, FIGURES)
     with chosen(sweep, models) as shown:
         yield shown, chart_of(shown, figure, plan_id or main_plan(sweep))
-
-
-@contextmanager
-def chosen(sweep: Sweep, models: Mapping[str, str] | None) -> Iterator[Sweep]:
-    """Yield a sweep that shows some models only, which go by other names inside."""
-    if not models:
-        yield sweep
-        return
-    with called(models, (model for _, model, _ in sweep.turns)) as shown:
-        yield replace(sweep, shown=tuple(shown))
 
 
 def caption_file(sweep: Sweep, figure: str, plan_id: str | None = None, models: Mapping[str, str] | None = None) -> str:

@@ -24,10 +24,14 @@ from forktask.experiments.analysis.handovers import handover_table
 from forktask.experiments.analysis.limits import bound_table, floor_table
 from forktask.experiments.analysis.load import disturbance_warnings, load
 from forktask.experiments.analysis.phases import phase_table
+from forktask.experiments.analysis.speeds import speed_table
+from forktask.experiments.report.figures import figure_data
+from forktask.experiments.report.rendering import render_json, render_text
+from forktask.experiments.report.sections import build
 from forktask.experiments.report.verdicts import scope_note
 from forktask.experiments.results import rows as result_rows
 from forktask.experiments.results.disturbance import disturbed_share
-from forktask.experiments.subjects.models import SERIAL, parse_model
+from forktask.experiments.subjects.models import SERIAL, parse_model, runnable
 
 FORKJOIN = parse_model("forkjoin")
 ROOT = Path(__file__).parents[3]
@@ -204,13 +208,62 @@ def test_disagreeing_results_are_refused(key):
         sweep_of(rows)
 
 
-def test_mismatch_row_is_refused():
-    """Check that a mismatch found while measuring stops every figure."""
+def mismatch(rows, *models):
+    about = {"kind": "failure", "config_id": "x", "plan_id": rows[2]["plan_id"], "threads": 2, "message": "not those"}
+    rows += [{**about, "model": model, "reason": "mismatch"} for model in models]
+    return rows
+
+
+def test_a_model_with_other_bits_is_left_out_and_the_others_are_shown():
+    """Check that no time of it is shown on any number of threads, that warnings name it, and that times of the others
+    stay as they were."""
+    sweep, whole = sweep_of(mismatch(synthetic_rows(), "taskiter")), sweep_of(synthetic_rows())
+    table, before = speed_table(sweep), speed_table(whole)
+    assert "taskiter" in set(before["model"]) and set(before["model"]) - set(table["model"]) == {"taskiter"}
+    assert list(table["time_s"]) == pytest.approx(list(before[before["model"] != "taskiter"]["time_s"]), rel=1e-3)
+    assert [text for text in sweep.warnings if text.startswith("All times of taskiter") and "other bits" in text]
+    assert render_json(build(sweep))["failures"][0]["reason"] == "mismatch"
+
+
+def test_beside_a_disturbed_serial_run_no_efficiency_above_one_is_usable():
+    """Check that a serial run that takes longer than the same blocks on one thread under another model is named, and
+    that only points of which it makes too much are crossed out."""
+    rows = synthetic_rows(threads=(1, 2))
+    usable = speed_table(sweep_of(rows))["usable"]
+    for row in rows:
+        if row["kind"] == "sample" and row["model"] == "serial":
+            row["step_time_s"] *= 1.3
+    sweep = sweep_of(rows)
+    table = speed_table(sweep)
+    assert usable.all() and 0 < table["usable"].sum() < len(table)
+    assert list(table["usable"]) == list(table["efficiency"] <= 1)
+    assert [text for text in sweep.warnings if re.search(r"serial run of cifar10_cnn.* takes 1\.\d\d times", text)]
+
+
+def test_without_a_right_side_no_time_is_shown():
+    """Check that a serial run whose bits are not those of the rest stops every figure where as many models are wrong as
+    right."""
+    rows = [row for row in synthetic_rows() if row.get("model") in (None, "serial", "taskiter")]
+    with pytest.raises(UsageError, match="serial on 2 threads did not .*before it is known which are right"):
+        sweep_of(mismatch(rows, "serial"))
+
+
+def test_rows_of_a_model_that_is_not_known_here_are_read():
+    """Check that a model, and an option, of another installation has the times of its rows, and cannot run."""
     rows = synthetic_rows()
-    about = {"kind": "failure", "config_id": "x", "plan_id": rows[2]["plan_id"]}
-    rows.append({**about, "model": "tasks", "threads": 2, "reason": "mismatch", "message": "weights differ"})
-    with pytest.raises(UsageError, match="tasks on 2 threads did not"):
-        sweep_of(rows)
+    for row in rows:
+        if row.get("model") in ("taskiter", "tasks"):
+            row["model"] = {"taskiter": "coroutines:depth=3", "tasks": "tasks:colour=red"}[row["model"]]
+    sweep = sweep_of(rows)
+    times = speed_table(sweep).set_index(["model", "threads"])["time_s"]
+    before = speed_table(sweep_of(synthetic_rows())).set_index(["model", "threads"])["time_s"]
+    assert (
+        times["coroutines:depth=3", 2] == before["taskiter", 2] and times["tasks:colour=red", 2] == before["tasks", 2]
+    )
+    assert "coroutines, depth 3" in render_text(build(sweep), True)
+    assert figure_data(sweep, "speedup")["model"].isin(["coroutines:depth=3"]).any()
+    with pytest.raises(UsageError, match="no model is called 'coroutines'"):
+        runnable(sweep.points()[-1].model)
 
 
 def test_an_efficiency_above_one_and_a_half_is_a_warning():
@@ -560,7 +613,7 @@ def test_break_even_is_the_smallest_number_that_pays():
     rows = synthetic_rows(noise=1e-6, models=("serial", "forkjoin", "tasks", "taskgraph", "taskiter"))
     for row in rows:
         if row["kind"] == "sample":
-            base = {"serial": 10e-3, "forkjoin": 5.0e-3, "tasks": 5.5e-3, "taskgraph": 5.2e-3, "taskiter": 4.0e-3}
+            base = {"serial": 8e-3, "forkjoin": 5.0e-3, "tasks": 5.5e-3, "taskgraph": 5.2e-3, "taskiter": 4.0e-3}
             row["step_time_s"] = base[row["model"]] * (1 if row["threads"] == 2 or row["model"] == "serial" else 2)
             row["prepare_s"] = {"taskgraph": 50e-3, "taskiter": 50e-3}.get(row["model"], 1e-3)
             row["first_replay_s"] = row["step_time_s"]

@@ -2,9 +2,11 @@
 
 import csv
 import json
+import re
+from pathlib import Path
 
 import pytest
-from experiments.synthetic_results import synthetic_rows, trace_row, write_rows
+from experiments.synthetic_results import synthetic_rows, write_rows
 
 from forktask.experiments.analysis.load import load
 from forktask.experiments.commands.main import main
@@ -13,9 +15,8 @@ from forktask.experiments.report.exports import export_folder, sample_frame
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    rows = synthetic_rows(threads=(1, 2), batches=(16, 64), repeats=5)
-    plan_id = next(row["plan_id"] for row in rows if row["kind"] == "plan")
-    return write_rows(tmp_path_factory.mktemp("results"), [*rows, trace_row(plan_id)])
+    rows = synthetic_rows(threads=(1, 2), batches=(16, 64), repeats=7)
+    return write_rows(tmp_path_factory.mktemp("results"), rows)
 
 
 def test_every_sample_is_a_row_of_the_csv(folder, capsys):
@@ -52,13 +53,23 @@ def test_extra_p_has_a_point_for_each_number_of_threads_and_batch(folder):
     assert result["parameters"] == ["threads", "batch"]
     entries = result["measurements"]["taskiter"]["time"]
     assert [entry["point"] for entry in entries] == [[1, 16], [1, 64], [2, 16], [2, 64]]
-    assert all(len(entry["values"]) == 10 for entry in entries)
+    assert all(len(entry["values"]) == 14 for entry in entries)
 
 
-def test_talp_factors_multiply(folder):
-    """Check load balance and scheduling of two workers that are busy for 0.6 of the time."""
-    (path,) = export_folder(folder, ["talp"])
-    region = next(v for k, v in json.loads(path.read_text())["popMetrics"].items() if "taskiter on 2" in k)
-    assert region["ompLoadBalance"] == pytest.approx(0.75)
-    assert region["ompSchedulingEfficiency"] == pytest.approx(0.8)
-    assert region["parallelEfficiency"] == pytest.approx(region["usefulTime"] / region["elapsedTime"] / 2, rel=1e-6)
+def test_exports_have_the_models_that_were_asked_for(folder, capsys):
+    """Check the rows and call paths of one model and the serial run, its name in LaTeX, and intervals there of times
+    and ratios."""
+    words = ["--csv", "--extra-p", "--latex", "--models", "taskiter", "--names", "Closed graph"]
+    assert main(["report", str(folder), *words]) == 0
+    table, extra_p, latex = (Path(path).read_text() for path in capsys.readouterr().out.split("\n")[:3])
+    assert {row["model"] for row in csv.DictReader(table.splitlines())} == {"serial", "taskiter"}
+    assert list(json.loads(extra_p)["measurements"]) == ["taskiter", "serial"]
+    rows = [line for line in latex.splitlines() if line.startswith("Closed graph")]
+    assert len(rows) == 4 and not re.search("^(tasks|taskiter|forkjoin)", latex, re.MULTILINE)
+    assert all(re.search(r"& [\d.]+ (ms|s) \[[\d.]+, [\d.]+\] & [\d.]+ & \[[\d.]+, [\d.]+\]", row) for row in rows)
+
+
+def test_names_without_models_are_refused(folder, capsys):
+    """Check the sentence of names that belong to no model."""
+    assert main(["report", str(folder), "--latex", "--names", "a"]) == 2
+    assert "--names must name each of --models, got 1 for 0 models" in capsys.readouterr().err

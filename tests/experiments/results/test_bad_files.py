@@ -215,7 +215,7 @@ def use_of_commands(folder):
     describe_status(read_results(folder))
     sweep = load(folder)
     render_text(build(sweep))
-    export_folder(folder, ["csv", "extra-p", "talp", "latex"])
+    export_folder(folder, ["csv", "extra-p", "latex"])
     plan_id = main_plan(sweep)
     describe_machine(sweep, 2)
     if knows_machine(sweep) and not missing(sweep, plan_id):

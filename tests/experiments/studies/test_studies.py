@@ -158,6 +158,18 @@ def test_threads_that_wait_for_their_own_process_disturb_no_epoch():
     assert not any(usable([None] * 3)) and not any(usable([1e4] * 3))  # a training below a second
 
 
+def test_no_rest_is_below_zero(file):
+    """Check the rest of an epoch whose phases sum to more than its time, and of a peak below what plans need."""
+    study = read_study(file)
+    one = result("a")
+    for stage in one.stages:
+        stage.summary.seeds[0].planned_bytes["weights"] = 100
+        stage.history[:] = [msgspec.structs.replace(row, forward_s=9.0) for row in stage.history]
+    results = StudyResults(study, [(study.trainings()[0], one)], STUDY_RUN)
+    assert tables.memory_table(results)[0]["rest_bytes"] == 0
+    assert tables.run_table(results)[0]["rest_s"] == 0
+
+
 def result(digest):
     """What a run of two stages leaves."""
     end = TrainedRow(

@@ -13,6 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
+import msgspec
 import pytest
 from experiments.synthetic_results import CONDITIONS, OF_SAMPLE, OF_TURNS, OTHERS, typed
 from msgspec import structs
@@ -321,6 +322,30 @@ def test_wrong_weights_are_found_and_figures_refused(runner):
     assert describe_status(results)["weights_agree"] is False
     # It stays so when the command is given again.
     assert failure_report(runner(grid=replace(GRID, threads=(1,))).run())[1] is False
+
+
+def test_of_wrong_weights_the_rest_is_printed_and_the_wrong_model_is_logged(tmp_path, capsys):
+    """Check the tables of a folder one of whose models has left other weights, what is said of its logged run, and the
+    exit code."""
+    command = ["compare", "--network", "lenet5", "--batch", "16", "--models", "serial,forkjoin,taskiter"]
+    command += ["--threads", "1", "--repeats", "1", "--quick", "--out", str(tmp_path)]
+    assert main(command) == 0
+    (sample,) = (row for row in read_results(tmp_path).of(SampleRow) if row.model == "taskiter")
+    kept = [name for name in FailureRow.__struct_fields__ if hasattr(sample, name)]
+    about = {"measuring": "sample", "reason": "mismatch", "message": "weights are not those of serial", "sample": None}
+    row = FailureRow(**{name: getattr(sample, name) for name in kept} | about)
+    lines = (tmp_path / "samples.jsonl").read_bytes().splitlines()
+    lines = [line for line in lines if b'"kind":"sample"' not in line or b'"model":"taskiter"' not in line]
+    lines = [line for line in lines if b'"kind":"session"' not in line]
+    encoded = msgspec.json.encode(row, enc_hook=str)
+    (tmp_path / "samples.jsonl").write_bytes(b"\n".join([*lines, encoded, b""]))
+    capsys.readouterr()
+    assert main(command) == 1
+    printed = capsys.readouterr()
+    assert re.search(r"taskiter, other bits: in a logged run of \d+ iterations no block began before", printed.err)
+    assert "Not measured: taskiter on 1: weights are not" in printed.out and "All times of taskiter" in printed.out
+    table = main(["report", str(tmp_path), "--json"]) or json.loads(capsys.readouterr().out)["speed"]
+    assert {row["model"] for row in table} == {"serial", "forkjoin"}
 
 
 def test_plans_without_a_fixed_order_of_sums_are_not_compared_bitwise(runner):

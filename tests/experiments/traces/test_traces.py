@@ -30,10 +30,10 @@ from forktask.experiments.analysis.losses import (
     losses_of,
     region_free_factors,
 )
-from forktask.experiments.analysis.windows import LogWindow, typical
+from forktask.experiments.analysis.sweep import chosen
+from forktask.experiments.analysis.windows import LogWindow, first_early_block, typical
 from forktask.experiments.events.event_states import STATE_DTYPE, STATES
 from forktask.experiments.events.events import EventLog, write_events
-from forktask.experiments.report.figures import chosen
 from forktask.experiments.report.files import draw_folder, write_trace_files
 from forktask.experiments.report.gantt import _height_in, _lane_in, draw_traces
 from forktask.experiments.results.folder import read_results
@@ -101,6 +101,17 @@ def test_the_window_shown_is_of_median_length(iterations, shown):
     log.about["iterations"] = 5
     log.events["iteration"] = np.repeat(range(5), 2)
     assert typical(log, iterations).passes == shown
+
+
+def test_a_block_that_began_before_its_predecessor_ended_is_named(logs):
+    """Check it of the last of two passes, through a dependence on the pass before, and that no model's run has one."""
+    assert [first_early_block(log) for log in logs] == [""] * len(logs)
+    times = [(0, 0, 30), (1, 40, 60), (0, 55, 70), (1, 65, 90)]  # a[0] of iteration 1 waits for b[0] of iteration 0
+    log = handmade(rows=[(0, "running", 0, *row) for row in times])
+    log.events["iteration"] = [0, 0, 1, 1]
+    log.about["iterations"] = 2
+    text = "a[0] of iteration 1 began 5 ns before b[0] of iteration 0, on which it depends, had ended"
+    assert first_early_block(log) == text
 
 
 def test_each_event_falls_into_one_class():
