@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import pkgutil
-import re
 from collections.abc import Mapping
 from functools import cache
 from importlib import import_module
@@ -12,17 +10,23 @@ from ..errors import UsageError
 from ..plan.model import Plan
 from .interface.kernel_spec import KernelSpec, registered
 
+# Modules that register kernels, and those that say what they touch.
+MODULES = (
+    *("attention.attention", "attention.regions", "bench.bench"),
+    *("convolution.nchw_convolution", "convolution.nchw_regions"),
+    *("convolution.nhwc_convolution", "convolution.nhwc_weight_gradient", "convolution.regions"),
+    *("dense.dense", "dense.regions", "depthwise.depthwise", "depthwise.regions"),
+    *("elementwise.elementwise", "elementwise.regions", "embedding.embedding", "embedding.regions"),
+    *("linear.linear", "linear.regions", "load.load", "load.regions", "loss.loss", "loss.regions"),
+    *("norm.norm", "norm.regions", "optimizer.optimizer", "optimizer.regions", "pooling.pooling", "pooling.regions"),
+)
+
 
 @cache
 def import_kernels() -> None:
-    """Import the modules that register kernels, or say what they touch: those that are called like their folder, or
-    `regions`, with the name of a layout before it where each has its own."""
-    for folder in pkgutil.iter_modules(import_module(__package__).__path__):
-        if folder.ispkg:
-            package = import_module(f".{folder.name}", __package__)
-            for module in pkgutil.iter_modules(package.__path__):
-                if re.fullmatch(rf"(.*_)?({folder.name}|regions)", module.name):
-                    import_module(f".{module.name}", package.__name__)
+    """Import all modules that register kernels, or say what they touch."""
+    for name in MODULES:
+        import_module(f".{name}", __package__)
 
 
 def get(name: str, own: Mapping[str, KernelSpec] | None = None) -> KernelSpec:

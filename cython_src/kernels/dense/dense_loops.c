@@ -130,11 +130,7 @@ static void fc_backward_weights(const float *dlogits, const float *x, float *out
             memset(row, 0, (features + 1) * sizeof(float));
         for (int g = 0; g < groups; g++) {
             const float d = dlogits[(ptrdiff_t)g * outputs + o], *in = x + (ptrdiff_t)g * features;
-            int f = 0;
-            for (; f + VL <= features; f += VL)
-                store(row + f, load(row + f) + d * load(in + f));
-            for (; f < features; f++)
-                row[f] += d * in[f];
+            FOR_VECTORS(f, n, features, store_some(row + f, load_some(row + f, n) + d * load_some(in + f, n), n));
             row[features] += d;
         }
     }

@@ -1,51 +1,8 @@
-/* Exponential and activations of vectors, in polynomials: results do not depend on a library's version; and vectors at the end of
- * a row. */
+/* Exponential and activations of vectors, in polynomials: results do not depend on a library's version. */
 #ifndef FORKTASK_ELEMENTWISE_FUNCTIONS_H
 #define FORKTASK_ELEMENTWISE_FUNCTIONS_H
 
 #include "cython_src/kernels/simd/activations.h"
-
-#include <string.h>
-
-/* The first n lanes from memory, zeros in the others; a plain load where n is known to be VL. */
-INLINE Vec load_some(const float *p, int n)
-{
-    if (n == VL)
-        return load(p);
-    Vec v = {0};
-    memcpy(&v, p, n * sizeof(float));
-    return v;
-}
-
-/* Store the first n lanes. */
-INLINE void store_some(float *p, Vec v, int n)
-{
-    if (n == VL)
-        store(p, v);
-    else
-        memcpy(p, &v, n * sizeof(float));
-}
-
-/* v with zeros from lane n on. */
-INLINE Vec first_lanes(Vec v, int n)
-{
-    return load_some((const float *)&v, n);
-}
-
-/* Run STATEMENT for each vector of `length` floats: `i` is its first element, `n` its number of lanes, a constant but in
- * the last one. */
-#define FOR_VECTORS(i, n, length, STATEMENT)   \
-    do {                                       \
-        ptrdiff_t i = 0;                       \
-        for (; i + VL <= (length); i += VL) {  \
-            const int n = VL;                  \
-            STATEMENT;                         \
-        }                                      \
-        if (i < (length)) {                    \
-            const int n = (int)((length) - i); \
-            STATEMENT;                         \
-        }                                      \
-    } while (0)
 
 #define ROUND           12582912.0f /* 1.5 * 2^23: the last bits of a sum with it are the nearest integer */
 #define EXPONENTIAL_MIN -87.3f      /* below, the result would be denormal: it is zero */

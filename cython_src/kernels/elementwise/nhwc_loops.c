@@ -7,15 +7,12 @@
 INLINE void activate_run(const float *x, const float *second, float *y, ptrdiff_t n, const int activation,
                          const int add)
 {
-    ptrdiff_t i = 0;
-    for (; i + VL <= n; i += VL) {
-        Vec v = load(x + i);
+    FOR_VECTORS(i, lanes, n, {
+        Vec v = load_some(x + i, lanes);
         if (add)
-            v += load(second + i);
-        store(y + i, activation_of(v, activation));
-    }
-    for (; i < n; i++)
-        y[i] = activation_of(splat(add ? x[i] + second[i] : x[i]), activation)[0];
+            v += load_some(second + i, lanes);
+        store_some(y + i, activation_of(v, activation), lanes);
+    });
 }
 
 INLINE void activate_body(const NhwcTask *t, float *const *p, int pixels, float *sums, ptrdiff_t stride, const int a,
@@ -47,13 +44,10 @@ static void activate(const NhwcTask *t)
 INLINE void activate_backward_run(const float *dy, const float *y, float *out, ptrdiff_t n, const int activation,
                                   const int accumulate)
 {
-    ptrdiff_t i = 0;
-    for (; i + VL <= n; i += VL)
-        store_or_add(out + i, activation_gradient(load(dy + i), load(y + i), activation), accumulate);
-    for (; i < n; i++) {
-        float g = activation_gradient(splat(dy[i]), splat(y[i]), activation)[0];
-        out[i] = accumulate ? out[i] + g : g;
-    }
+    FOR_VECTORS(i, lanes, n, {
+        Vec g = activation_gradient(load_some(dy + i, lanes), load_some(y + i, lanes), activation);
+        store_or_add_some(out + i, g, accumulate, lanes);
+    });
 }
 
 INLINE void activate_backward_body(const NhwcTask *t, float *const *p, int pixels, float *sums, ptrdiff_t stride,
@@ -139,13 +133,10 @@ static void dropout(const NhwcTask *t, int height, int first_row, uint64_t seed,
                 philox((uint32_t)(start / 4), (uint32_t)(first_row + n * height + y), layer, iteration, seed, words);
                 const ptrdiff_t rest = elements - start, stop = rest < 4 * WORDS ? rest : 4 * WORDS;
                 const uint32_t *word = words[0];
-                ptrdiff_t e = 0;
-                for (; e + VL <= stop; e += VL) {
+                FOR_VECTORS(e, lanes, stop, {
                     VecI kept = (VecI)(*(const VecW *)(word + e) >= threshold);
-                    store(out + start + e, (Vec)(kept & (VecI)(load(x + start + e) * scale)));
-                }
-                for (; e < stop; e++)
-                    out[start + e] = word[e] >= threshold ? x[start + e] * scale : 0;
+                    store_some(out + start + e, (Vec)(kept & (VecI)(load_some(x + start + e, lanes) * scale)), lanes);
+                });
             }
         }
 }

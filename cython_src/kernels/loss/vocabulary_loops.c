@@ -6,8 +6,6 @@
 
 #include "cython_src/kernels/elementwise/functions.h"
 
-#define CHAINS 4
-
 static float largest(const float *z, ptrdiff_t length)
 {
     float most = z[0];
@@ -35,18 +33,8 @@ INLINE Vec power(const float *z, int n, float shift, float *powers)
 INLINE float sum_of_powers(const float *z, ptrdiff_t length, float shift, float *powers)
 {
     Vec sum[CHAINS] = {{0}};
-    ptrdiff_t i = 0;
-    for (; i + CHAINS * VL <= length; i += CHAINS * VL)
-        UNROLL for (int c = 0; c < CHAINS; c++)
-        {
-            const ptrdiff_t at = i + c * VL;
-            sum[c] += power(z + at, VL, shift, powers ? powers + at : NULL);
-        }
-    for (; i < length; i += VL) {
-        const int n = length - i < VL ? (int)(length - i) : VL;
-        sum[0] += power(z + i, n, shift, powers ? powers + i : NULL);
-    }
-    return lane_sum((sum[0] + sum[1]) + (sum[2] + sum[3]));
+    SUM_VECTORS(sum, i, n, length, sum[chain] += power(z + i, n, shift, powers ? powers + i : NULL));
+    return chains_sum(sum);
 }
 
 static float sum_powers(const float *z, ptrdiff_t length, float shift, float *powers)

@@ -1,6 +1,6 @@
 """Addresses within maps that hold the channels in the vector lanes; nhwc.py beside it describes the geometry."""
 
-from libc.string cimport memset
+from libc.string cimport memcpy, memset
 
 from maps_c cimport *
 
@@ -25,6 +25,32 @@ cdef inline Py_ssize_t image_size(const NhwcMap *m) noexcept nogil:
 cdef inline Py_ssize_t pixel(const NhwcMap *m, Py_ssize_t n, Py_ssize_t y, Py_ssize_t x) noexcept nogil:
     """Offset of channel 0 of interior pixel (y, x) of image n; row -halo is the first of the halo."""
     return n * image_size(m) + (y + m.halo) * row_size(m) + (x + m.halo) * m.pitch
+
+
+cdef struct Tile:
+    const float *at
+    Py_ssize_t row, step
+
+
+cdef inline Tile read_tile(const NhwcMap *m, const float *x, int n, int y, int x_, int rows, int columns, int side,
+                           int channels, float *patch) noexcept nogil:
+    """Where a tile's side x side inputs lie: in the map, or, if only the first of them are to be read, in a copy
+    with zeros beyond. (y, x_) may lie in the halo."""
+    cdef Tile result
+    cdef const float *p = x + pixel(m, n, y, x_)
+    cdef int i, j
+    result.at, result.row, result.step = p, row_size(m), m.pitch
+    if rows >= side and columns >= side:
+        return result
+    for i in range(side):
+        for j in range(side):
+            if i < rows and j < columns:
+                memcpy(patch + (i * side + j) * channels, p + i * row_size(m) + <Py_ssize_t> j * m.pitch,
+                       channels * sizeof(float))
+            else:
+                memset(patch + (i * side + j) * channels, 0, channels * sizeof(float))
+    result.at, result.row, result.step = patch, side * channels, channels
+    return result
 
 
 cdef inline int channel_end(const NhwcMap *m, int c1) noexcept nogil:

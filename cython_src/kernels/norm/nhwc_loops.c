@@ -72,19 +72,12 @@ static void merge_statistics(const float *partial, int partials, ptrdiff_t pitch
 
 static void sum_partials(const float *partial, int partials, ptrdiff_t stride, int channels, float *out)
 {
-    int c = 0;
-    for (; c + VL <= channels; c += VL) {
-        Vec total = load(partial + c);
+    FOR_VECTORS(c, n, channels, {
+        Vec total = load_some(partial + c, n);
         for (int p = 1; p < partials; p++)
-            total += load(partial + p * stride + c);
-        store(out + c, total);
-    }
-    for (; c < channels; c++) {
-        float total = partial[c];
-        for (int p = 1; p < partials; p++)
-            total += partial[p * stride + c];
-        out[c] = total;
-    }
+            total += load_some(partial + p * stride + c, n);
+        store_some(out + c, total, n);
+    });
 }
 
 INLINE void norm_apply_part(const NhwcTask *t, float *const *p, int pixels, int c, const int N, const int activation,

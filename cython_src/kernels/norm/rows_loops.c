@@ -7,41 +7,9 @@
 
 #include "cython_src/kernels/simd/vectors.h"
 
-#include "cython_src/kernels/elementwise/functions.h"
-
 /* Floats from what is read, or written, to what is fetched then: measured, see docs/notes/tokens_kernels.md. */
 #define READ_AHEAD  32
 #define WRITE_AHEAD 64
-#define CHAINS      4
-
-/* STATEMENT adds to sum[chain] for each vector of a row; the row's sum is in sum[0] afterwards. */
-#define SUM_VECTORS(sum, i, n, length, STATEMENT)                     \
-    do {                                                              \
-        ptrdiff_t first = 0;                                          \
-        for (; first + CHAINS * VL <= (length); first += CHAINS * VL) \
-            UNROLL for (int chain = 0; chain < CHAINS; chain++)       \
-            {                                                         \
-                const ptrdiff_t i = first + chain * VL;               \
-                const int n = VL;                                     \
-                STATEMENT;                                            \
-            }                                                         \
-        const int chain = 0;                                          \
-        for (; first + VL <= (length); first += VL) {                 \
-            const ptrdiff_t i = first;                                \
-            const int n = VL;                                         \
-            STATEMENT;                                                \
-        }                                                             \
-        if (first < (length)) {                                       \
-            const ptrdiff_t i = first;                                \
-            const int n = (int)((length) - first);                    \
-            STATEMENT;                                                \
-        }                                                             \
-    } while (0)
-
-INLINE float chains_sum(const Vec *sum)
-{
-    return lane_sum((sum[0] + sum[1]) + (sum[2] + sum[3]));
-}
 
 static void layernorm_forward(const LayerNormTask *t)
 {

@@ -14,14 +14,14 @@ INLINE const float *run_of(const OptimizerTask *t, ptrdiff_t e)
     return t->partial ? t->partial + e / t->row_length * t->row_stride + e % t->row_length : NULL;
 }
 
-INLINE Vec summed(const OptimizerTask *t, const float *partial, ptrdiff_t e, ptrdiff_t i)
+INLINE Vec summed(const OptimizerTask *t, const float *partial, ptrdiff_t e, ptrdiff_t i, int n)
 {
     if (partial == NULL)
-        return load(t->gradient + e + i);
-    Vec g = load(partial + i);
+        return load_some(t->gradient + e + i, n);
+    Vec g = load_some(partial + i, n);
     for (int p = 1; p < t->partials; p++)
-        g += load(partial + p * t->partial_stride + i);
-    store(t->gradient + e + i, g);
+        g += load_some(partial + p * t->partial_stride + i, n);
+    store_some(t->gradient + e + i, g, n);
     return g;
 }
 
@@ -41,24 +41,18 @@ static void sgd(const OptimizerTask *t)
     {
         const float *partial = run_of(t, e);
         float *w = t->parameter + e, *v = t->first ? t->first + e : NULL;
-        ptrdiff_t i = 0;
-        for (; i + VL <= run; i += VL) {
-            Vec weight = load(w + i), g = t->scale * summed(t, partial, e, i) + t->decay * weight;
+        FOR_VECTORS(i, n, run, {
+            Vec weight = load_some(w + i, n), g = t->scale * summed(t, partial, e, i, n) + t->decay * weight;
             if (v) {
-                g += t->momentum * load(v + i);
-                store(v + i, g);
+                g += t->momentum * load_some(v + i, n);
+                store_some(v + i, g, n);
             }
-            store(w + i, weight - t->rate * g);
-        }
-        for (; i < run; i++) {
-            float g = t->scale * summed_one(t, partial, e, i) + t->decay * w[i];
-            if (v)
-                v[i] = g = t->momentum * v[i] + g;
-            w[i] -= t->rate * g;
-        }
+            store_some(w + i, weight - t->rate * g, n);
+        });
     }
 }
 
+/* Numbers at the end of a row one by one: a masked vector of three maps takes longer. */
 static void adam(const OptimizerTask *t)
 {
     EACH_RUN(t)
@@ -67,7 +61,7 @@ static void adam(const OptimizerTask *t)
         float *w = t->parameter + e, *m = t->first + e, *s = t->second + e;
         ptrdiff_t i = 0;
         for (; i + VL <= run; i += VL) {
-            Vec weight = load(w + i), g = t->scale * summed(t, partial, e, i) + t->decay * weight;
+            Vec weight = load(w + i), g = t->scale * summed(t, partial, e, i, VL) + t->decay * weight;
             Vec first = t->beta1 * load(m + i) + (1 - t->beta1) * g;
             Vec second = t->beta2 * load(s + i) + (1 - t->beta2) * (g * g);
             store(m + i, first);
@@ -89,17 +83,17 @@ static float gradient_sum(const OptimizerTask *t)
     EACH_RUN(t)
     {
         const float *partial = run_of(t, e);
-        Vec squares = {0};
-        ptrdiff_t i = 0;
-        for (; i + VL <= run; i += VL) {
-            Vec g = summed(t, partial, e, i);
-            squares += g * g;
-        }
+        Vec squares = {0}, rest = {0};
+        FOR_VECTORS(i, n, run, {
+            Vec g = summed(t, partial, e, i, n);
+            if (n == VL)
+                squares += g * g;
+            else
+                rest = g;
+        });
         total += lane_sum(squares);
-        for (; i < run; i++) {
-            float g = summed_one(t, partial, e, i);
-            total += g * g;
-        }
+        for (int i = 0; i < run % VL; i++)
+            total += rest[i] * rest[i];
     }
     return total;
 }

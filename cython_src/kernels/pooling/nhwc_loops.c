@@ -210,28 +210,17 @@ static void global_mean(const NhwcTask *t, float *out, ptrdiff_t stride)
     float factor = 1.0f / ((float)t->rows * t->pixels);
     for (int n = 0; n < t->images; n++) {
         const float *image = t->plane[0].p + n * t->plane[0].image;
-        int c = 0;
-        for (; c + VL <= t->channels; c += VL) {
+        FOR_VECTORS(c, lanes, t->channels, {
             Vec total = {0};
             for (int y = 0; y < t->rows; y++) {
                 const float *x = image + y * t->plane[0].row + c;
                 Vec sum = {0};
                 for (int i = 0; i < t->pixels; i++, x += t->pitch)
-                    sum += load(x);
+                    sum += load_some(x, lanes);
                 total += sum;
             }
-            store(out + n * stride + c, total * factor);
-        }
-        for (; c < t->channels; c++) {
-            float total = 0;
-            for (int y = 0; y < t->rows; y++) {
-                float sum = 0;
-                for (int i = 0; i < t->pixels; i++)
-                    sum += image[y * t->plane[0].row + i * t->pitch + c];
-                total += sum;
-            }
-            out[n * stride + c] = total * factor;
-        }
+            store_some(out + n * stride + c, total * factor, lanes);
+        });
     }
 }
 
@@ -242,11 +231,8 @@ static void spread(const NhwcTask *t, const float *values, ptrdiff_t stride, flo
             for (int i = 0; i < t->pixels; i++) {
                 float *out = t->plane[0].p + n * t->plane[0].image + y * t->plane[0].row + i * t->pitch;
                 const float *v = values + n * stride;
-                int c = 0;
-                for (; c + VL <= t->channels; c += VL)
-                    store_or_add(out + c, load(v + c) * scale, t->accumulate);
-                for (; c < t->channels; c++)
-                    out[c] = t->accumulate ? out[c] + v[c] * scale : v[c] * scale;
+                FOR_VECTORS(c, lanes, t->channels,
+                            store_or_add_some(out + c, load_some(v + c, lanes) * scale, t->accumulate, lanes));
             }
 }
 

@@ -12,6 +12,7 @@
 
 #include <math.h>
 #include <stdint.h>
+#include <string.h>
 
 #include "lanes.h"
 
@@ -271,6 +272,98 @@ INLINE void store_or_add(float *p, Vec v, const int add)
     if (add)
         v += load(p);
     store(p, v);
+}
+
+/* Of the first n lanes. */
+INLINE LaneMask first_mask(int n)
+{
+    VecI lane;
+    UNROLL for (int i = 0; i < VL; i++) lane[i] = i;
+    return (LaneMask)BY_WIDTH(lane < n, lane < n, (1u << n) - 1);
+}
+
+/* The first n lanes from memory, zeros in the others; a plain load where n is known to be VL. */
+INLINE Vec load_some(const float *p, int n)
+{
+    if (n == VL)
+        return load(p);
+    Vec v = {0};
+    for (int i = 0; i < BY_WIDTH(n, 0, 0); i++)
+        v[i] = p[i];
+    return (Vec)BY_WIDTH(v, _mm256_maskload_ps(p, (__m256i)first_mask(n)), _mm512_maskz_loadu_ps(first_mask(n), p));
+}
+
+/* Store the first n lanes. */
+INLINE void store_some(float *p, Vec v, int n)
+{
+    if (n == VL)
+        store(p, v);
+    else
+#if MICRO_ISA == AVX512
+        _mm512_mask_storeu_ps(p, first_mask(n), (__m512)v);
+#else
+        memcpy(p, &v, n * sizeof(float)); /* processors of AMD take longer for a masked store of AVX2 */
+#endif
+}
+
+INLINE void store_or_add_some(float *p, Vec v, const int add, int n)
+{
+    if (add)
+        v += load_some(p, n);
+    store_some(p, v, n);
+}
+
+/* v with zeros from lane n on. */
+INLINE Vec first_lanes(Vec v, int n)
+{
+    return n == VL ? v : keep_lanes(first_mask(n), v);
+}
+
+/* Run a statement for each vector of `length` floats: `i` is its first element, `n` its number of lanes, a constant but in
+ * the last one. */
+#define FOR_VECTORS(i, n, length, ...)         \
+    do {                                       \
+        ptrdiff_t i = 0;                       \
+        for (; i + VL <= (length); i += VL) {  \
+            const int n = VL;                  \
+            __VA_ARGS__;                       \
+        }                                      \
+        if (i < (length)) {                    \
+            const int n = (int)((length) - i); \
+            __VA_ARGS__;                       \
+        }                                      \
+    } while (0)
+
+/* Vectors that sums run over side by side, in an order that depends on the length alone. */
+#define CHAINS 4
+
+/* STATEMENT adds to sum[chain] for each vector of a row; chains_sum() is the row's sum. */
+#define SUM_VECTORS(sum, i, n, length, STATEMENT)                     \
+    do {                                                              \
+        ptrdiff_t first = 0;                                          \
+        for (; first + CHAINS * VL <= (length); first += CHAINS * VL) \
+            UNROLL for (int chain = 0; chain < CHAINS; chain++)       \
+            {                                                         \
+                const ptrdiff_t i = first + chain * VL;               \
+                const int n = VL;                                     \
+                STATEMENT;                                            \
+            }                                                         \
+        const int chain = 0;                                          \
+        for (; first + VL <= (length); first += VL) {                 \
+            const ptrdiff_t i = first;                                \
+            const int n = VL;                                         \
+            STATEMENT;                                                \
+        }                                                             \
+        if (first < (length)) {                                       \
+            const ptrdiff_t i = first;                                \
+            const int n = (int)((length) - first);                    \
+            STATEMENT;                                                \
+        }                                                             \
+    } while (0)
+
+INLINE float chains_sum(const Vec *sum)
+{
+    return lane_sum((sum[0] + sum[1]) + (sum[2] + sum[3]));
 }
 
 #endif
