@@ -14,15 +14,14 @@ from .comparison import named_network
 from .cython_src.errors import UsageError, check_choice
 from .cython_src.lowering import PlanOptions
 from .cython_src.networks.layers import Network
-from .cython_src.reading import Count
 from .cython_src.records import fields
 from .cython_src.shown import Shown
 from .experiments.machine.topology import core_counts
-from .experiments.metg.graphs import TaskBenchOptions, graph_name, network_graph, task_bench_graphs
+from .experiments.metg.graphs import TaskBenchOptions, graph_name, requested_graphs
 from .experiments.metg.metg import MetgSettings
 from .experiments.results.folder import dated_folder
 from .experiments.sweep.configuration import Grid
-from .experiments.sweep.tuned import BUDGET, MODELS, SECONDS
+from .experiments.sweep.tuned import MODELS, SearchSettings
 from .experiments.training.config import TrainingConfig
 from .experiments.training.evaluate import EvaluationSettings
 
@@ -39,7 +38,7 @@ SETTINGS = {  # names that `**settings` takes
     name: [field.name for record in records for field in fields(record)]
     for name, records in {
         "metg": (TaskBenchOptions, MetgSettings, PlanOptions),
-        "tune": (PlanOptions,),
+        "tune": (SearchSettings, PlanOptions),
         "train": (TrainingConfig,),
         "evaluate": (TrainingConfig, EvaluationSettings),
     }.items()
@@ -159,12 +158,8 @@ def metg(
 
     folder = Path(dated_folder("metg") if out is None else out)
     of_graph, measuring, plan = (_of(record, settings) for record in (TaskBenchOptions, MetgSettings, PlanOptions))
-    options = TaskBenchOptions(**of_graph)
-    graphs = (
-        task_bench_graphs(_several(pattern), options)
-        if network is None
-        else [network_graph(named_network(network, folder.parent), PlanOptions(**plan), options)]
-    )
+    name = network if network is None else named_network(network, folder.parent)
+    graphs = requested_graphs(_several(pattern), name, of_graph, plan)
     chosen = default_models() if models is None else _several(models)
     call = f"forktask.metg(..., out={str(folder)!r})"
     result = measure_metg(graphs, chosen, _counts(threads), MetgSettings(**measuring), folder, call)
@@ -182,11 +177,8 @@ def tune(
     *,
     models: str | Sequence[str] = MODELS,
     threads: int | Sequence[int] | None = None,
-    budget: int = BUDGET,
-    seconds: float = SECONDS,
-    seed: Count = 0,
     out: str | os.PathLike[str] | None = None,
-    **options: Any,
+    **settings: Any,
 ) -> Result:
     """Search the granularity at which each model is fastest, as `forktask tune` does.
 
@@ -196,17 +188,12 @@ def tune(
     models : str or several
     threads : int or several, optional
         Default: the physical cores that this process may use.
-    budget : int
-        Granularities that are tried for each model.
-    seconds : float
-        That each of them is timed.
-    seed : int
-        Of the granularities.
     out : path, optional
         New or empty folder, or one of the same search, which goes on; `compare(..., tuned=out)` reads it. Default:
         tune/<date and time>.
-    **options
-        Of the plan, such as `batch=16`.
+    **settings
+        Options of the search: `budget` (granularities that are tried for each model), `seconds` (that each is timed),
+        `seed`, `places`, `bind`, ...; and of the plan, such as `batch=16`.
 
     Raises
     ------
@@ -218,14 +205,15 @@ def tune(
     from .experiments.sweep.comparison import measure_comparison
     from .experiments.sweep.tune import as_text, search_of, search_result
 
-    if "granularity" in options:
-        raise UsageError(f"tune() searches the granularity, got granularity={options['granularity']!r}; leave it out")
+    if "granularity" in settings:
+        raise UsageError(f"tune() searches the granularity, got granularity={settings['granularity']!r}; leave it out")
     counts = _counts(core_counts()[-1] if threads is None else threads)
     folder = Path(out or dated_folder("tune"))
-    plan = {name: (value,) for name, value in {"network": named_network(network, folder.parent), **options}.items()}
-    grid = Grid(**plan, models=_several(models), threads=counts)
+    plan = {"network": named_network(network, folder.parent), **_of(PlanOptions, settings)}
+    grid = Grid(**{name: (value,) for name, value in plan.items()}, models=_several(models), threads=counts)
+    search = search_of(grid, SearchSettings(**_of(SearchSettings, settings)))
     command = f"forktask.tune(..., out={str(folder)!r})"
-    if not measure_comparison(search_of(grid, budget, seconds, seed=seed), str(folder), command).usable:
+    if not measure_comparison(search, str(folder), command).usable:
         raise UsageError(f"no model could be measured; the rows of {folder} say why")
     result = search_result(folder)
     rows = [{**row, "model": str(row["model"])} for row in result["rows"]]

@@ -216,6 +216,8 @@ def nothing_is_measured(monkeypatch, tmp_path):
         (lambda: ft.metg(out=3), "out", "3"),
         (lambda: ft.metg(widht=3), "widht", "'widht'"),
         (lambda: ft.tune(budget="x"), "budget", "'x'"),
+        (lambda: ft.tune(budget=1), "budget", "1"),
+        (lambda: ft.tune(bind="x"), "bind", "'x'"),
         (lambda: ft.train(data=3), "data", "3"),
         (lambda: ft.train(epochs="x"), "epochs", "'x'"),
         (lambda: ft.evaluate("w.safetensors", pases=3), "pases", "'pases'"),
@@ -249,6 +251,9 @@ def test_the_sentence_names_argument_and_value(call, name, value):
     ("call", "sentence"),
     [
         (lambda: ft.metg([]), "must have one at least"),
+        (lambda: ft.metg(batch=4), "--batch is an option of plans of networks"),
+        (lambda: ft.metg(network="lenet5", steps=4), "--steps is an option of Task Bench graphs"),
+        (lambda: ft.metg("trivial", radix=2), "--radix is for the patterns"),
         (lambda: ft.evaluate("w", conv=[]), "must have one at least"),
         (lambda: ft.tune(granularity="images=8"), "leave it out"),
         (lambda: ft.info().figure("x"), "there is none"),

@@ -91,6 +91,7 @@ def add_fields(
     record: type,
     *,
     leave_out: tuple[str, ...] = (),
+    only: tuple[str, ...] = (),
     axes: bool = False,
     said: Mapping[str, str] | None = None,
     before: str = "",
@@ -106,7 +107,7 @@ def add_fields(
     from ...cython_src.records import fields
 
     for field in fields(record):
-        if field.name in leave_out:
+        if field.name in leave_out or (only and field.name not in only):
             continue
         flag = field.name.removesuffix("_s").replace("_", "-")
         shown = defaults.get(field.name, field.default)
@@ -338,22 +339,6 @@ def threads(arguments: Namespace) -> tuple[int, ...]:
     if on_gpu and all(spec.model.max_threads == 1 for spec in models(arguments, peers=True)):
         return (1,)
     return core_counts()
-
-
-def add_check(parser: ArgumentParser) -> None:
-    """Add `--no-check`."""
-    from ...cython_src.records import fields
-    from ..sweep.configuration import Measure
-
-    others = tuple(field.name for field in fields(Measure) if field.name != "check")
-    add_fields(parser, Measure, leave_out=others, check=True)
-
-
-def add_placement(parser: ArgumentParser, of: str = "") -> None:
-    """Add `--places`, `--bind` and `--oversubscribe`; `of`: words before each help text."""
-    from ..machine.placement import Placement
-
-    add_fields(parser, Placement, before=of)
 
 
 def add_out(parser: ArgumentParser, kind: str, text: str = "results folder") -> None:

@@ -19,14 +19,12 @@ FIELDS = (
 
 def add_arguments(parser: ArgumentParser) -> None:
     from ...cython_src.lowering.options import PlanOptions
-    from ...cython_src.records import fields
     from ..training.config import TrainingConfig
     from ..training.evaluate import DEFAULTS, EvaluationSettings
 
     add_fields(parser, EvaluationSettings)
-    others = tuple(field.name for field in fields(TrainingConfig) if field.name not in FIELDS)
-    add_fields(parser, TrainingConfig, leave_out=others, **DEFAULTS)
-    add_fields(parser, PlanOptions, leave_out=tuple(f.name for f in fields(PlanOptions) if f.name != "conv"), axes=True)
+    add_fields(parser, TrainingConfig, only=FIELDS, **DEFAULTS)
+    add_fields(parser, PlanOptions, only=("conv",), axes=True)
     parser.add_argument("--oversubscribe", action="store_true", help="allow more threads than CPUs")
     add_device(parser)
     add_out(parser, "evaluations")

@@ -45,30 +45,15 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 def call(arguments: Namespace) -> int:
     """Measure, print and draw. Exit code 1: nothing could be measured."""
-    from ...cython_src.errors import UsageError
-    from ...cython_src.graphs.task_bench import PATTERNS_WITH_RADIX
     from ...cython_src.lowering.options import PlanOptions
-    from ..metg.graphs import TaskBenchOptions, network_graph, task_bench_graphs
+    from ..metg.graphs import TaskBenchOptions, requested_graphs
     from ..metg.metg import MetgSettings, measure_metg
     from ..metg.table import format_table
 
-    requested = shared.given(arguments, TaskBenchOptions)
-    specs, options = shared.models(arguments), TaskBenchOptions(**requested)
-    if arguments.network is None:
-        if unused := shared.given(arguments, PlanOptions):
-            flag = next(iter(unused)).replace("_", "-")
-            raise UsageError(f"--{flag} is an option of plans of networks, got it without --network; leave it out")
-        patterns = arguments.pattern
-        graphs = task_bench_graphs(patterns, options, arguments.device)
-        if "radix" in requested and not {*patterns} & {*PATTERNS_WITH_RADIX}:
-            raise UsageError(
-                f"--radix is for the patterns {', '.join(PATTERNS_WITH_RADIX)}, got {', '.join(patterns)}; leave it out"
-            )
-    else:
-        if unused := requested.keys() - {"kernel"}:
-            flag = "no-check" if "check" in unused else min(unused)
-            raise UsageError(f"--{flag} is an option of Task Bench graphs, got it with --network; leave it out")
-        graphs = [network_graph(arguments.network, shared.plan_options(arguments), options, arguments.device)]
+    specs, requested = shared.models(arguments), shared.given(arguments, TaskBenchOptions)
+    of_network = arguments.network is not None
+    plan = shared.plan_options(arguments).as_dict() if of_network else shared.given(arguments, PlanOptions)
+    graphs = requested_graphs(arguments.pattern, arguments.network, requested, plan, arguments.device)
     settings = MetgSettings(**shared.given(arguments, MetgSettings))
     folder = shared.folder_of(arguments)
     again = command_line(folder)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from ...cython_src.errors import UsageError
 from ..tables.progress import say
-from .arguments import add_placement, folder_of, given, progress_printer, show
+from .arguments import add_fields, folder_of, given, progress_printer, show
 from .sweeping import add_output, command_line, measure_and_report, not_reported, print_expected, report_on
 
 HELP = "run a sweep or a study of trainings described in a TOML file, on this machine or, a sweep, on a cluster"
@@ -24,6 +24,7 @@ OF_SWEEPS = ("on", "script", "detach", "trace", "sessions", "every_s")  # option
 
 def add_arguments(parser: ArgumentParser) -> None:
     from ..cluster.slurm import SlurmOptions
+    from ..machine.placement import Placement
     from ..results.grids import shipped
     from ..sweep.configuration import AXES, Measure
     from ..sweep.configuration import fields as keys
@@ -46,7 +47,7 @@ def add_arguments(parser: ArgumentParser) -> None:
         action="store_true",
         help="print what would run, and what this machine lacks for it; of a sweep also the expected duration",
     )
-    add_placement(parser, of="of a sweep: ")
+    add_fields(parser, Placement, before="of a sweep: ")
     parser.add_argument(
         "--on",
         metavar="ENGINE",

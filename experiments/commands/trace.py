@@ -17,8 +17,10 @@ DESCRIPTION = (
 
 
 def add_arguments(parser: ArgumentParser) -> None:
+    from ..machine.placement import Placement
     from ..machine.topology import core_counts
     from ..sampling.injections import INJECTIONS
+    from ..sweep.configuration import Measure
     from ..traces.sweep import SHOWN, TRACED
 
     shared.add_plan_options(parser)
@@ -48,8 +50,8 @@ def add_arguments(parser: ArgumentParser) -> None:
         default="",
         help="log a further run that meets a cause of outliers, for `forktask diagnose` to find",
     )
-    shared.add_check(parser)
-    shared.add_placement(parser)
+    shared.add_fields(parser, Measure, only=("check",), check=True)
+    shared.add_fields(parser, Placement)
     shared.add_out(parser, "traces")
     shared.add_json(parser, "folder and losses")
 

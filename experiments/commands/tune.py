@@ -15,42 +15,29 @@ DESCRIPTION = (
 
 
 def add_arguments(parser: ArgumentParser) -> None:
-    from ..sweep.tuned import BUDGET, MODELS, SECONDS
+    from ..sweep.tuned import MODELS, SearchSettings
 
     shared.add_plan_options(parser, leave_out=("granularity",))
     shared.add_models(parser, MODELS)
     shared.add_threads(parser, default="the physical cores of this process")
-    parser.add_argument(
-        "--budget",
-        type=shared.number_from(2, most=10_000),
-        default=BUDGET,
-        metavar="N",
-        help="candidates; default: %(default)s",
-    )
-    parser.add_argument(
-        "--seconds", type=shared.positive, default=SECONDS, metavar="S", help="timed for each; default: %(default)s"
-    )
-    parser.add_argument("--seed", type=shared.number_from(0), default=0, help="of the candidates; default: %(default)s")
+    shared.add_fields(parser, SearchSettings)
     shared.add_out(parser, "tune")
-    shared.add_check(parser)
-    shared.add_placement(parser)
     shared.add_json(parser)
 
 
 def call(arguments: Namespace) -> int:
     """Measure the candidates, and print the best ones. Exit code 1: no model could be measured."""
-    from ..machine.placement import Placement
     from ..machine.topology import core_counts
     from ..report.files import write_report
     from ..sweep.comparison import measure_comparison
     from ..sweep.configuration import Grid
     from ..sweep.tune import as_text, search_of, search_result
+    from ..sweep.tuned import SearchSettings
 
     counts = core_counts()[-1:] if arguments.threads == "cores" else shared.threads(arguments)
     axes = {name: (value,) for name, value in {"network": arguments.network, **shared.given_options(arguments)}.items()}
     grid = Grid(**axes, models=shared.models(arguments), threads=counts)
-    chosen = {"seed": arguments.seed, "check": arguments.check, **shared.given(arguments, Placement)}
-    configuration = search_of(grid, arguments.budget, arguments.seconds, **chosen)
+    configuration = search_of(grid, SearchSettings(**shared.given(arguments, SearchSettings)))
     folder = shared.folder_of(arguments)
     if not measure_comparison(configuration, folder, command_line(folder)).usable:
         return 1

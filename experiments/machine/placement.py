@@ -35,6 +35,7 @@ MemoryPolicy = Annotated[
         choices=POLICIES,
     ),
 ]
+Check = Annotated[bool, about("check the plans of networks and graphs of one's own, once, before they are measured")]
 
 
 class Placement(Record, frozen=True):

@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from typing import Annotated, Any
 
 from ...cython_src.errors import UsageError
-from ...cython_src.graphs.task_bench import task_bench
-from ...cython_src.lowering.lower import lower
+from ...cython_src.graphs.task_bench import PATTERNS_WITH_RADIX, task_bench
+from ...cython_src.lowering.lower import default_batch, lower
 from ...cython_src.lowering.options import PlanOptions, describe, plan_options
 from ...cython_src.records import Record, about
 from ..subjects.memory import check_some_fit
@@ -34,14 +34,43 @@ class TaskBenchOptions(Record, frozen=True):
             )
 
 
-def task_bench_graphs(patterns: Sequence[str], options: TaskBenchOptions, device: str = "cpu") -> list[dict[str, Any]]:
-    """Return the arguments of `task_bench` for each pattern.
+def requested_graphs(
+    patterns: Sequence[str],
+    network: str | None,
+    requested: Mapping[str, Any],
+    plan: Mapping[str, Any],
+    device: str | None = None,
+) -> list[dict[str, Any]]:
+    """Return the graph of each pattern, or in place of them that of a network.
+
+    Parameters
+    ----------
+    requested, plan : mapping
+        The requested fields of `TaskBenchOptions` and of `PlanOptions`.
 
     Raises
     ------
     UsageError
-        A graph that Task Bench or the device does not have.
+        An option that these graphs do not have, or a graph that the device, Task Bench or forktask does not have.
     """
+    options = TaskBenchOptions(**requested)
+    if network is not None:
+        if unused := requested.keys() - {"kernel"}:
+            flag = "no-check" if "check" in unused else min(unused)
+            raise UsageError(f"--{flag} is an option of Task Bench graphs, got it with --network; leave it out")
+        return [_network_graph(network, PlanOptions(**{"batch": default_batch(network), **plan}), options, device)]
+    if plan:
+        flag = next(iter(plan)).replace("_", "-")
+        raise UsageError(f"--{flag} is an option of plans of networks, got it without --network; leave it out")
+    graphs = _task_bench_graphs(patterns, options, device)
+    if "radix" in requested and not {*patterns} & {*PATTERNS_WITH_RADIX}:
+        raise UsageError(
+            f"--radix is for the patterns {', '.join(PATTERNS_WITH_RADIX)}, got {', '.join(patterns)}; leave it out"
+        )
+    return graphs
+
+
+def _task_bench_graphs(patterns: Sequence[str], options: TaskBenchOptions, device: str | None) -> list[dict[str, Any]]:
     if device == "gpu" and options.kernel == "memory":
         raise UsageError("--kernel memory has no GPU form, got --device gpu; use compute, load_imbalance or busy_wait")
     graphs = [{"pattern": pattern, **options.as_dict()} for pattern in patterns]
@@ -50,14 +79,8 @@ def task_bench_graphs(patterns: Sequence[str], options: TaskBenchOptions, device
     return graphs
 
 
-def network_graph(network: str, plan: PlanOptions, options: TaskBenchOptions, device: str = "cpu") -> dict[str, Any]:
-    """Return the arguments of `lower` for the graph of a network, whose blocks' durations are scaled.
-
-    Raises
-    ------
-    UsageError
-        A network that cannot be lowered, another kernel than "compute", or a GPU.
-    """
+def _network_graph(network: str, plan: PlanOptions, options: TaskBenchOptions, device: str | None) -> dict[str, Any]:
+    """Return the arguments of `lower` for the graph of a network, whose blocks' durations are scaled."""
     if device == "gpu":
         raise UsageError(f"metg --device gpu runs Task Bench graphs, got --network {network}; give --pattern")
     if options.kernel != "compute":

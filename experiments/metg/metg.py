@@ -75,7 +75,7 @@ def measure_metg(
     Parameters
     ----------
     graphs : sequence of mapping
-        Results of `graphs.task_bench_graphs` or `graphs.network_graph`.
+        Results of `graphs.requested_graphs`.
     threads : sequence of int
         A model of one thread takes part once, on one.
     folder : Path

@@ -15,7 +15,7 @@ from ...cython_src.errors import UsageError
 from ...cython_src.lowering.options import AUTO_THREADS
 from ..machine.info import describe_machine
 from ..machine.topology import available_cpus, core_counts, read_topology
-from ..metg.graphs import TaskBenchOptions, task_bench_graphs
+from ..metg.graphs import requested_graphs
 from ..metg.metg import MetgSettings, default_models, measure_metg
 from ..report.files import write_report
 from ..results.files import output_folder, write_atomically
@@ -186,5 +186,5 @@ def _measure_sweep(stage: Stage, folder: Path, budget_s: float, left_s: float, c
 def _measure_metg(out: Path, budget_s: float, command: str) -> None:
     counts, models = core_counts(), default_models()
     repeats = max(1, min(5, int(budget_s / (METG_S * len(models) * len(counts)))))
-    graphs = task_bench_graphs(("stencil_1d",), TaskBenchOptions())
+    graphs = requested_graphs(("stencil_1d",), None, {}, {})
     measure_metg(graphs, models, counts, MetgSettings(repeats=repeats), out, command, "svg")

@@ -45,7 +45,7 @@ from ...cython_src.reading import check_keys, check_title
 from ...cython_src.records import Record, about, fields
 from ...cython_src.typed_text import MOST_SECONDS, MOST_THREADS
 from ..machine.perf_counters import BLOCK_EVENTS, block_events
-from ..machine.placement import Placement
+from ..machine.placement import Check, Placement
 from ..machine.topology import core_counts
 from ..results.folder import short_id
 from ..results.grids import TABLES, check_table, read_grid, small_form, values_of
@@ -200,9 +200,7 @@ class Measure(Placement, frozen=True):
     memory_limit: Annotated[
         str, about("such as 1.5GiB: a plan that needs more becomes a row that says so; empty: the free memory")
     ] = ""
-    check: Annotated[
-        bool, about("check the plans of networks and graphs of one's own, once, before they are measured")
-    ] = True
+    check: Check = True
     nodes: Annotated[
         str,
         about(

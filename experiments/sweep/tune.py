@@ -21,7 +21,7 @@ from ..tables import Column, text_table
 from ..tables.columns import count_column, text_column, time_column
 from ..tables.numbers import format_time
 from .configuration import Configuration, Grid, Measure
-from .tuned import best_rows
+from .tuned import SearchSettings, best_rows
 
 MOST_TASKS = 50_000  # Candidates with more tasks are left out.
 REPEATS = 3
@@ -75,20 +75,12 @@ def _shape(plan) -> tuple:
     return tuple((loop.name, loop.num_blocks, loop.blocks[0].bounds) for loop in plan.loops)
 
 
-def search_of(grid: Grid, budget: int, seconds: float, **measure: Any) -> Configuration:
-    """Return the sweep that searches granularities of one network and set of options.
-
-    Parameters
-    ----------
-    budget : int
-        Largest number of granularities, from 2 on.
-    seconds : float
-        That a model is timed with each of them in a generation.
-    **measure
-        Other ways to measure.
-    """
+def search_of(grid: Grid, requested: SearchSettings) -> Configuration:
+    """Return the sweep that searches granularities of one network and set of options."""
+    further = requested.as_dict()
+    budget, seconds = further.pop("budget"), further.pop("seconds")
     settings = Measure(
-        repeats=REPEATS, target_s=seconds, warmup_s=min(1.0, seconds), check_iterations=1, profile=False, **measure
+        repeats=REPEATS, target_s=seconds, warmup_s=min(1.0, seconds), check_iterations=1, profile=False, **further
     )
     plans = Configuration(grid=grid, measure=settings).plans()
     check_some_fit(plans, settings.memory_limit)  # candidates of a plan that does not would take minutes

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from ...cython_src.errors import UsageError
 from ...cython_src.lowering.options import PlanOptions, plan_options
+from ...cython_src.records import about
+from ...cython_src.typed_text import MOST_SECONDS
+from ..machine.placement import Check, Placement
 from ..results.folder import short_id
 from ..subjects.models import ModelSpec
 
@@ -14,8 +17,16 @@ if TYPE_CHECKING:
     from ..analysis.sweep import Sweep
 
 
-# What a search does unless it is told otherwise: models, granularities for each, and seconds timed.
-MODELS, BUDGET, SECONDS = ("forkjoin", "forkjoin:region=persistent", "taskgraph", "taskiter"), 12, 0.3
+MODELS = ("forkjoin", "forkjoin:region=persistent", "taskgraph", "taskiter")  # of a search, by default
+
+
+class SearchSettings(Placement, frozen=True):
+    """Options of a search, beside those of the plan."""
+
+    budget: Annotated[int, about("candidates", least=2, below=10_001)] = 12
+    seconds: Annotated[float, about("timed for each", above=0, below=MOST_SECONDS)] = 0.3
+    seed: Annotated[int, about("of the candidates", least=0)] = 0
+    check: Check = True
 
 
 def problem_id(network: str, options: PlanOptions) -> str:
