@@ -65,7 +65,7 @@ def checked_call(function: F, name: str = "", further: Iterable[str] = ()) -> F:
                     remedy = next((f"; {m}" for m in getattr(kind, "__metadata__", ()) if isinstance(m, str)), "")
                     whole = "" if not isinstance(value, str) or is_unicode(value) else ", without lone surrogates"
                     got = " ".join(repr(value).split())[:80]  # an array has several lines
-                    raise UsageError(f"{key} of {name} must be {rule(kind)}{whole}, got {got}{remedy}")
+                    raise UsageError(f"{key} of {name} must be {rule(kind, value)}{whole}, got {got}{remedy}")
         return bound.args, bound.kwargs
 
     @functools.wraps(function)
@@ -136,7 +136,7 @@ def fits(kind: Any) -> Callable[[Any], bool]:
     origin, inner = typing.get_origin(kind), typing.get_args(kind)
     if origin is Annotated:
         of_type, limits = fits(inner[0]), [meta for meta in inner[1:] if not isinstance(meta, str)]
-        return lambda value: of_type(value) and all(_in_range(value, meta) for meta in limits)
+        return lambda value: of_type(value) and all(in_range(value, meta) for meta in limits)
     if origin in _UNIONS:
         single = tuple(one for one in inner if isinstance(one, type) and one not in (bool, int, float, Any))
         others = [fits(one) for one in inner if one not in single]
@@ -171,7 +171,7 @@ def _fits_sequence(kind: type, inner: tuple) -> Callable[[Any], bool]:
     return lambda value: isinstance(value, kind) and not isinstance(value, _TEXTS) and all(map(item, value))
 
 
-def _in_range(value: Any, meta: Any) -> bool:
+def in_range(value: Any, meta: Any) -> bool:
     """Return whether a value is within the limits of a `msgspec.Meta`; a union's other types have none."""
     if isinstance(meta, str) or not isinstance(value, int | float | str):
         return True
@@ -185,29 +185,32 @@ def _in_range(value: Any, meta: Any) -> bool:
     )
 
 
-def rule(kind: Any) -> str:
-    """Return what values of a type are, in words."""
+def rule(kind: Any, value: Any) -> str:
+    """Return what values of a type are, in words; an upper limit of whole numbers is named where the value is above."""
     origin, inner = typing.get_origin(kind), typing.get_args(kind)
     if origin is Annotated:
         (meta,) = [m for m in inner[1:] if not isinstance(m, str)] or [None]
-        limits = [
-            f"{word} {getattr(meta, name)}"
-            for name, word in (("ge", "at least"), ("gt", "above"), ("le", "at most"), ("lt", "below"))
-            if getattr(meta, name, None) is not None
-        ]
+        if inner[0] is float and (meta.ge is not None or meta.gt is not None):
+            low = f"({meta.gt:g}" if meta.ge is None else f"[{meta.ge:g}"
+            return f"{'a positive number, ' * (meta.gt == 0)}in {low}, {'inf' if meta.lt is None else f'{meta.lt:g}'})"
+        low = "" if getattr(meta, "ge", None) is None else f" of at least {meta.ge}"
+        above = low and meta.lt is not None and isinstance(value, int | float) and value >= meta.lt
         filled = ", not empty" if getattr(meta, "min_length", None) else ""
-        return rule(inner[0]) + filled + (", " if limits else "") + " and ".join(limits)
+        return rule(inner[0], value) + filled + low + (f" and below {meta.lt}" if above else "")
+    if origin in _UNIONS and len(inner) >= LONG_UNION:
+        return f"of a type such as {inner[0].__name__}"
     if origin in _UNIONS:
-        return " or ".join(map(rule, inner)) if len(inner) < LONG_UNION else f"of a type such as {inner[0].__name__}"
+        return " or ".join(rule(one, value) for one in inner)
     if origin is Literal:
         return f"one of {', '.join(map(repr, inner))}"
     kind = origin or kind
     if kind in _WORDS:
         return _WORDS[kind]
     if isinstance(kind, type) and issubclass(kind, Mapping) and inner:
-        return f"a mapping of {rule(inner[0])} to values {rule(inner[1])}"
+        return f"a mapping of {rule(inner[0], value)} to values {rule(inner[1], value)}"
     if kind in (tuple, list, Sequence):
         several = [one for one in inner if one is not ...]
-        same = kind is not tuple or ... in inner
-        return "a list" if not several else f"a list, each {rule(several[0])}" if same else f"a list of {len(several)}"
+        if kind is tuple and several and ... not in inner:
+            return f"a list of {len(several)}"
+        return f"a list, each {rule(several[0], value)}" if several else "a list"
     return f"of type {getattr(kind, '__name__', kind)}"

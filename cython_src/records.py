@@ -16,6 +16,7 @@ from typing import Any, Self
 import msgspec
 import numpy as np
 
+from .arguments import in_range, rule
 from .errors import UsageError, did_you_mean
 from .reading import check_keys
 from .typed_text import LONGEST_TEXT, is_text, parse_real, parse_whole
@@ -36,8 +37,8 @@ def about(
     """Annotation of a field: what it means, and which values it takes. `text`: one clause, for help pages; `choices`:
     all values there are; empty: any of the type; `least`, `above`, `below`: numbers are in [least, below), or in
     (above, below)."""
-    extra = {"choices": tuple(choices), "least": least, "above": above, "below": below}
-    return msgspec.Meta(description=text, extra=extra)
+    limits: dict[str, Any] = {"ge": least, "gt": above, "lt": below}
+    return msgspec.Meta(description=text, extra={"choices": tuple(choices)}, **limits)
 
 
 @dataclass(frozen=True)
@@ -45,31 +46,20 @@ class Field:
     """A field of a record."""
 
     name: str
+    annotation: Any
     kind: type  # int, float, str, bool or tuple
     item: type  # of a tuple's values: float or str
     default: Any
     text: str
     choices: tuple[Any, ...]  # empty: any value of the kind
-    # `least`, `above`, `below`: numbers are in [least, below), or in (above, below)
-    least: float | None
-    above: float | None
-    below: float | None
+    limits: msgspec.Meta
 
     def rule(self, value: Any) -> str:
-        """Return the rule for a value as a clause; an upper limit is named only where the value is above it."""
+        """Return the rule for a value as a clause."""
         if self.choices:
             return f"must be one of {', '.join(map(str, self.choices))}"
-        if self.kind is int:
-            low = "" if self.least is None else f" of at least {self.least}"
-            limited = self.below is not None and isinstance(value, int | float) and value >= self.below
-            return f"must be a whole number{low}{f' and below {self.below}' if limited else ''}"
-        if self.kind is float and (self.least is not None or self.above is not None):
-            low = f"({self.above:g}" if self.least is None else f"[{self.least:g}"
-            positive = "a positive number, " if self.above == 0 else ""
-            return f"must be {positive}in {low}, {'inf' if self.below is None else f'{self.below:g}'})"
-        return {float: "must be a number", str: "must be a text", bool: "must be true or false"}.get(
-            self.kind, "must be a list" + " of texts" * (self.item is str)
-        )
+        words: dict[Any, str] = {bool: "true or false", tuple: "a list" + " of texts" * (self.item is str)}
+        return f"must be {words.get(self.kind) or rule(self.annotation, value)}"
 
     def refuse(self, value: Any) -> typing.NoReturn:
         """Raise `UsageError` with the rule, the value and, for a misspelt choice, the nearest one."""
@@ -91,11 +81,7 @@ class Field:
                 f"{self.name} must be a text without control characters, of {LONGEST_TEXT} at most, got {value[:40]!r}"
             )
         if isinstance(value, int | float) and self.kind is not bool:
-            too_small = (self.least is not None and value < self.least) or (
-                self.above is not None and value <= self.above
-            )
-            too_large = self.below is not None and value >= self.below
-            if too_small or too_large or not math.isfinite(value):
+            if not in_range(value, self.limits) or not math.isfinite(value):
                 self.refuse(value)
             most = LARGEST_WHOLE if self.kind is int else LARGEST
             if abs(value) >= most:
@@ -168,5 +154,7 @@ def fields(record: type[Record]) -> tuple[Field, ...]:
         meta: Any = next(m for m in annotation.__metadata__ if isinstance(m, msgspec.Meta))
         kind = typing.get_origin(annotation.__origin__) or annotation.__origin__
         item = next(iter(typing.get_args(annotation.__origin__)), float)
-        result.append(Field(info.name, kind, item, info.default, meta.description, **meta.extra))
+        result.append(
+            Field(info.name, annotation, kind, item, info.default, meta.description, meta.extra["choices"], meta)
+        )
     return tuple(result)

@@ -78,7 +78,9 @@ class ScalingTest:
     def __post_init__(self) -> None:
         for name, kind in MARKED.items():
             if not fits(kind)(value := getattr(self, name)) or value == []:
-                raise UsageError(f"{name} of a scaling test must be {rule(kind)}, got {value!r:.80}; mend its marker")
+                raise UsageError(
+                    f"{name} of a scaling test must be {rule(kind, value)}, got {value!r:.80}; mend its marker"
+                )
         self.models = list(parse_models(self.models))
         self.threads = sorted(set(self.threads))
 
