@@ -216,7 +216,7 @@ class Comparison(Shown):
         UsageError
             A model that was not measured on this plan and number of threads; several plans, and none named.
         """
-        from .experiments.analysis.speeds import judged
+        from .experiments.analysis.speeds import compared
         from .experiments.report.files import chosen_plan
         from .experiments.report.words import axes_text
 
@@ -224,9 +224,9 @@ class Comparison(Shown):
             listed = "; ".join(f"{each}: {axes_text(self._sweep, each)}" for each in plans)
             raise UsageError(f"plan must say of which of {len(plans)} plans a ratio is, got none; take one of {listed}")
         plan_id = chosen_plan(self._sweep, plan)
-        points = [self._point(plan_id, spec, threads) for spec in (model, reference)]
-        result = self._sweep.ratio(*points)
-        return Ratio(result.value, result.low, result.high, result.count, judged(self._sweep, result, *points))
+        point, other = (self._point(plan_id, spec, threads) for spec in (model, reference))
+        _, ratio, verdict, *_ = compared(self._sweep, point, [other])
+        return Ratio(ratio.value, ratio.low, ratio.high, ratio.count, verdict)
 
     def _point(self, plan_id: str, spec: str, threads: int | None) -> Point:
         from .experiments.analysis.sweep import Point

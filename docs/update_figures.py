@@ -25,11 +25,11 @@ from matplotlib.figure import Figure
 
 from forktask.cython_src.errors import UsageError
 from forktask.cython_src.typed_text import format_bytes
+from forktask.experiments.analysis.costs import memory_table
 from forktask.experiments.analysis.estimates import NOT_USABLE
 from forktask.experiments.analysis.factorial import effect_table
 from forktask.experiments.analysis.interference import interference_table
 from forktask.experiments.analysis.load import load
-from forktask.experiments.analysis.memory import memory_table
 from forktask.experiments.analysis.names import (
     AGAIN_LABEL,
     GRANULARITY,

@@ -1,17 +1,25 @@
-"""One-time costs of a model, and after how many iterations they are earned back."""
+"""What a run costs besides the time of its steps: one-time costs, and after how many iterations they are earned back;
+peak memory, split into what the plan needs and the rest; launches and idle time of a GPU."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping
 
+import numpy as np
 import pandas as pd
 
-from .estimates import exceeds
-from .speeds import better_forkjoin, is_usable
+from ..subjects.memory import GRAPH, KINDS
+from .estimates import NOTHING, exceeds
+from .speeds import better_forkjoin, interval_columns, is_usable
 from .sweep import Point, Sweep, kept
 
 ONCE = ("prepare_s", "record_s", "close_s", "first_replay_s")
+GPU_ONCE = ("context", "compilation")
+LIBRARIES = "Python and libraries"
+REST = "rest"
+# Parts of a process's memory besides the buffers -> their fields in samples.
+_FIELDS = {LIBRARIES: "libraries_bytes", GRAPH: "graph_bytes"}
 
 
 @kept
@@ -60,3 +68,67 @@ def _break_even(sweep: Sweep, mine: Point, theirs: Point, once: Mapping[Point, f
     if math.isnan(extra) or gain <= 0:
         return "undecided"
     return max(1, math.ceil(extra / gain))
+
+
+@kept
+def memory_table(sweep: Sweep) -> pd.DataFrame:
+    """Return the peak memory of each point.
+
+    Columns: plan_id, model, threads, peak_bytes (median over the samples of the most memory that was resident in the
+    process), planned_bytes (all but the rest, below), the bytes of the plan's buffers by kind (the values of `KINDS`),
+    `LIBRARIES`: what was resident before the plan was made, `GRAPH`: about what plan and task graph take, and `REST`:
+    the difference, none where planned buffers were never touched, and so are not resident.
+    """
+    rows = []
+    for point in sweep.points():
+        here, parts = sweep.samples_of(point), {}
+        for role, size in sweep.plans[point.plan_id].memory_bytes.items():
+            parts[KINDS[role]] = parts.get(KINDS[role], 0) + size
+        parts |= {part: float(here[field].median()) for part, field in _FIELDS.items()}
+        peak, planned = float(here["max_resident_bytes"].median()), sum(parts.values())
+        parts |= {REST: max(peak - planned, 0.0)}
+        rows.append({**point._asdict(), "peak_bytes": peak, "planned_bytes": planned, **parts})
+    return pd.DataFrame(rows)
+
+
+def gpu_names(sweep: Sweep) -> list[str]:
+    """Return the names of the GPUs that samples came from."""
+    return sorted({gpu["name"] for gpu in sweep.samples.get("gpu", ()) if isinstance(gpu, dict)})
+
+
+@kept
+def gpu_table(sweep: Sweep) -> pd.DataFrame:
+    """Return a row for each plan and model of a GPU.
+
+    Columns: plan_id, model, threads, vs_stream, vs_stream_low, vs_stream_high (time of gpu_stream over this model's;
+    above 1: faster), overhead_s (a step of empty kernels), busy_s (kernels of a step, one after the other), idle_share
+    (1 - busy / step, below 0 where kernels overlap), context_s, compilation_s, prepare_s. NaN: not measured, or not of
+    the device alone: a model that computes on the host too is not idle while the device is.
+    """
+    rows = []
+    for point in sweep.points():
+        if not point.model.is_gpu:
+            continue
+        stream, samples = (point.plan_id, "gpu_stream", 1), sweep.samples_of(point)
+        compared = stream in sweep.turns and point != stream
+        profiles = list(sweep.gpu_profiles_of(point).values())
+        mixed = point.model.model.mixes_devices
+        costs = [gpu["costs_s"] for gpu in samples["gpu"] if gpu is not None]  # another program states none
+        busy = _middle([row.busy_s for row in profiles])
+        rows.append(
+            {
+                **point._asdict(),
+                **interval_columns("vs_stream", sweep.ratio(stream, point) if compared else NOTHING),
+                "overhead_s": _middle([row.runtime_cost_s for row in profiles]),
+                "busy_s": busy,
+                "idle_share": math.nan if mixed else 1 - busy / sweep.typical_time(point).value,
+                **{f"{name}_s": _middle([each.get(name) for each in costs]) for name in GPU_ONCE},
+                "prepare_s": _middle(samples["prepare_s"].tolist()),
+            }
+        )
+    return pd.DataFrame(rows)
+
+
+def _middle(values) -> float:
+    known = [value for value in values if value is not None and math.isfinite(value)]
+    return float(np.median(known)) if known else math.nan

@@ -6,9 +6,8 @@ import pandas as pd
 
 from ...cython_src.plan.barriers import BARRIERS
 from ..subjects.models import ModelSpec
-from .estimates import NOTHING
-from .speeds import interval_columns, judged, on_most_threads, speed_table
-from .sweep import Sweep, kept
+from .speeds import compared, interval_columns, on_most_threads, speed_table
+from .sweep import Point, Sweep, kept
 
 START, CREATION = "start of threads", "creation of tasks"
 # A model that waits at one of `BARRIERS` waits at all that follow it too.
@@ -56,15 +55,15 @@ def ladder_table(sweep: Sweep, plan_id: str) -> pd.DataFrame:
     own = {row["model"]: row for row in speeds.to_dict("records")}
     rows, above = [], None
     for model in (model for model in rungs(sweep, plan_id) if model in own):
-        pair = [(plan_id, one, threads) for one in (model, above)]
-        ratio = sweep.ratio(*pair) if above else NOTHING
+        point, *rung_above = (Point(plan_id, one, threads) for one in (model, above) if one)
+        over = compared(sweep, point, rung_above)
         row = own[model]
         rows.append(
             {
                 **{name: row[name] for name in ("model", "threads", "time_s", "low_s", "high_s", "usable")},
                 "takes": _takes(above, model),
-                **interval_columns("above", ratio),
-                "above_verdict": judged(sweep, ratio, *pair) if above else "",
+                **interval_columns("above", over.ratio),
+                "above_verdict": over.verdict,
                 **{name: row[name] for name in ("ratio", "ratio_low", "ratio_high", "verdict", "lacks")},
             }
         )

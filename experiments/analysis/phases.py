@@ -14,8 +14,8 @@ import pandas as pd
 
 from ...cython_src.plan.model import PHASES
 from .accounting import alike_profiles, busy_against_serial, busy_by
+from .costs import memory_table
 from .estimates import NOTHING, Estimate, estimate
-from .memory import memory_table
 from .names import with_texts
 from .speeds import best_serial, interval_columns, speed_table
 from .sweep import Point, Sweep, kept

@@ -14,7 +14,7 @@ import pandas as pd
 from ..subjects.models import SERIAL
 from .estimates import NOT_USABLE, SAME, UNDECIDED, Estimate
 from .names import model_label, model_rank
-from .speeds import forkjoin_forms, interval_columns, judged
+from .speeds import compared, forkjoin_forms, interval_columns
 from .sweep import Sweep, kept
 
 SAID, MOST_SAID = ("tasks", "taskgraph", "taskiter"), 3  # models of the sentence: ours in their default form
@@ -46,7 +46,7 @@ def recovered_table(sweep: Sweep) -> pd.DataFrame:
             continue
         point = (plan_id, model, threads)
         forms = [(plan_id, form, threads) for form in forkjoin_forms(sweep, plan_id, threads)]
-        ratio = sweep.ratio_to_fastest(point, forms)
+        _, ratio, verdict, *_ = compared(sweep, point, forms)
         known = 1 - busy.value >= LEAST_LOSS
         rows.append(
             {
@@ -55,7 +55,7 @@ def recovered_table(sweep: Sweep) -> pd.DataFrame:
                 "model": model,
                 **interval_columns("busy", busy),
                 **interval_columns("ratio", ratio),
-                "verdict": judged(sweep, ratio, point, sweep.times.fastest(forms)),
+                "verdict": verdict,
                 "recovered": (1 - ratio.value) / (1 - busy.value) if known else math.nan,
                 "recovered_low": _share(1 - ratio.high, 1 - busy.high, 1 - busy.low) if known else math.nan,
                 "recovered_high": -_share(ratio.low - 1, 1 - busy.high, 1 - busy.low) if known else math.nan,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import pandas as pd
 
@@ -11,14 +11,14 @@ from ...cython_src.errors import UsageError
 from ..subjects.models import SERIAL, ModelSpec
 from ..tables.numbers import plural
 from .estimates import MIN_SESSIONS, NOT_USABLE, NOTHING, UNDECIDED, Estimate, lacking, verdict
-from .names import GRANULARITY, INTERFERENCE, NETWORK, model_rank, plan_beside, value_text
+from .names import GRANULARITY, INTERFERENCE, NETWORK, is_graph, model_rank, plan_beside, value_text
 from .sweep import Point, Sweep, kept
 
 # Axes along which the work grows, and what times are compared for: a row of the step's input.
 PER = {"batch": "sample", "sequence": "token"}
 IMPLAUSIBLE_EFFICIENCY = 1.5
-# On one thread all models run the same blocks, whose order changes a step by 1 %: a serial run that takes longer than
-# this many times such a point was disturbed.
+# On one thread all models run the same blocks of a network, whose order changes a step by 1 %: a serial run that takes
+# longer than this many times such a point was disturbed. Of other graphs the order may decide what caches hold.
 MOST_OVER_ONE_THREAD = 1.1
 
 
@@ -30,6 +30,40 @@ def interval_columns(name: str, estimate: Estimate) -> dict[str, float]:
 def estimate_of(row: Mapping[str, float], name: str) -> Estimate:
     """Return the estimate that `interval_columns` has written under a name; how many values it rests on is not kept."""
     return Estimate(*(row[f"{name}{end}"] for end in ("", "_low", "_high")), 0)
+
+
+class Compared(NamedTuple):
+    """A point's time over that of the fastest of some others.
+
+    Attributes
+    ----------
+    reference : Point or None
+        The fastest; None: there is nothing to compare with.
+    verdict, lacks : str
+        Of `verdict_columns`: the verdict, and what it would take where there is none; both empty without a reference.
+    usable : bool
+        Whether both times may be used.
+    """
+
+    reference: Point | None
+    ratio: Estimate
+    verdict: str
+    lacks: str
+    usable: bool
+
+    def columns(self) -> dict[str, Any]:
+        """Return the columns ratio, ratio_low, ratio_high, verdict and lacks of a table's row."""
+        return {**interval_columns("ratio", self.ratio), "verdict": self.verdict, "lacks": self.lacks}
+
+
+def compared(sweep: Sweep, point: Point, references: Sequence[Point], work: float = 1.0) -> Compared:
+    """Compare a point with the fastest of some others, or with one, per unit of `work`: value, interval and verdict of
+    every ratio of a page come from here."""
+    if not references:
+        return Compared(None, NOTHING, "", "", is_usable(sweep, point))
+    ratio, fastest = sweep.ratio_to_fastest(point, references).divided_by(work), sweep.times.fastest(references)
+    usable = is_usable(sweep, point) and is_usable(sweep, fastest)
+    return Compared(fastest, ratio, **verdict_columns(sweep, ratio, point, fastest), usable=usable)
 
 
 @kept
@@ -75,8 +109,7 @@ def speed_table(sweep: Sweep) -> pd.DataFrame:
         reference = model.repeated if itself else better_forkjoin(sweep, plan_id, join_threads, gpu)
         reference = reference if reference != model else None
         forms = [(plan_id, form, join_threads) for form in forkjoin_forms(sweep, plan_id, join_threads, gpu)]
-        forms = [own] if itself else forms
-        ratio = sweep.ratio_to_fastest(point, forms) if reference else NOTHING
+        against = compared(sweep, point, ([own] if itself else forms) if reference else ())
         rows.append(
             {
                 **{name: _plain(value) for name, value in sweep.records[plan_id].items()},
@@ -92,8 +125,7 @@ def speed_table(sweep: Sweep) -> pd.DataFrame:
                 # Threads of the host say little of a model of a GPU: most only launch.
                 **interval_columns("efficiency", NOTHING if gpu else speedup.divided_by(threads)),
                 "reference": reference or "",
-                **interval_columns("ratio", ratio),
-                **verdict_columns(sweep, ratio, *((point, sweep.times.fastest(forms)) if reference else ())),
+                **against.columns(),
                 "usable": is_usable(sweep, point),
             }
         )
@@ -102,10 +134,10 @@ def speed_table(sweep: Sweep) -> pd.DataFrame:
 
 @kept
 def disturbed_serial(sweep: Sweep, plan_id: str) -> Estimate | None:
-    """Return how many times as long as the same blocks on one thread the fastest serial run of a problem takes, where
+    """Return how many times as long as the same blocks on one thread the fastest serial run of a network takes, where
     it was disturbed: by more than any model explains."""
     serial = best_serial(sweep, plan_id)
-    if not serial:
+    if not serial or is_graph(sweep.plans[plan_id]):
         return None
     own = [(p, m, t) for p, m, t in sweep.turns if p == serial.plan_id and t == 1 and not (m.is_gpu or m.is_peer)]
     ratios = [sweep.ratio(serial, point) for point in own]
@@ -127,19 +159,16 @@ def is_usable(sweep: Sweep, point: Point) -> bool:
     return possible and point not in sweep.disturbed_points and sweep.times.left_alone(point)
 
 
-def judged(sweep: Sweep, ratio: Estimate, *points: Point) -> str:
-    """Return the verdict on a ratio of points' times, and where it rests on fewer sessions than others of its page; if
-    one of them is not usable, that in place of a direction."""
-    if not all(is_usable(sweep, point) for point in points):
-        return NOT_USABLE
-    few = sweep.sessions >= MIN_SESSIONS > ratio.sessions and ratio.known
-    return verdict(ratio) + f", in {plural(ratio.sessions, 'session')}" * few
-
-
 def verdict_columns(sweep: Sweep, ratio: Estimate, *points: Point) -> dict[str, str]:
-    """Return the columns of a verdict: verdict, as `judged` gives it, and lacks: what it would take where there is
-    none; both empty without points."""
-    text = judged(sweep, ratio, *points) if points else ""
+    """Return the columns of a verdict on a ratio of points' times: verdict, and where it rests on fewer sessions than
+    others of its page; if a point is not usable, that in place of a direction; and lacks: what it would take where
+    there is none. Both are empty without points."""
+    if not points:
+        return {"verdict": "", "lacks": ""}
+    if not all(is_usable(sweep, point) for point in points):
+        return {"verdict": NOT_USABLE, "lacks": ""}
+    few = sweep.sessions >= MIN_SESSIONS > ratio.sessions and ratio.known
+    text = verdict(ratio) + f", in {plural(ratio.sessions, 'session')}" * few
     return {"verdict": text, "lacks": lacking(ratio) if text == UNDECIDED else ""}
 
 
@@ -203,15 +232,13 @@ def own_best_table(sweep: Sweep) -> pd.DataFrame:
             comparable = reference is not None and row["model"] != reference["model"]
             point = (row["plan_id"], row["model"], threads)
             forms = [(join["plan_id"], join["model"], threads) for _, join in joins.iterrows()]
-            ratio = sweep.ratio_to_fastest(point, forms) if comparable else NOTHING
             own = row[["problem", "threads", "model", "granularity", "plan_id", "time_s", "speedup"]]
             rows.append(
                 {
                     **own,
                     "reference": reference["model"] if comparable else "",
                     "reference_granularity": reference["granularity"] if comparable else "",
-                    **interval_columns("ratio", ratio),
-                    **verdict_columns(sweep, ratio, *((point, sweep.times.fastest(forms)) if comparable else ())),
+                    **compared(sweep, point, forms if comparable else ()).columns(),
                 }
             )
     rows.sort(key=lambda r: (r["problem"], r["threads"], model_rank(r["model"])))
@@ -251,7 +278,6 @@ def axis_table(sweep: Sweep) -> pd.DataFrame:
                     point, first_point = (other, model, threads), (baseline, model, threads)
                     if first_point not in sweep.turns:
                         continue
-                    ratio = sweep.ratio(point, first_point).divided_by(work)
                     rows.append(
                         {
                             "axis": axis,
@@ -264,8 +290,7 @@ def axis_table(sweep: Sweep) -> pd.DataFrame:
                             "value": value_text(value),
                             "baseline": value_text(first),
                             "time_s": sweep.typical_time(point).value,
-                            **interval_columns("ratio", ratio),
-                            **verdict_columns(sweep, ratio, point, first_point),
+                            **compared(sweep, point, [first_point], work).columns(),
                         }
                     )
     return pd.DataFrame(rows)

@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ..analysis.accounting import BEYOND, MOST_OVER, WITHIN
+from ..analysis.costs import LIBRARIES, REST
 from ..analysis.losses import FACTORS, LOSSES
-from ..analysis.memory import LIBRARIES, REST
 from ..analysis.names import model_label
 from ..subjects.memory import GRAPH, KINDS
 from ..tables import Column

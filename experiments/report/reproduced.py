@@ -12,7 +12,7 @@ from ...cython_src.reading import read_toml
 from ..analysis.estimates import NOT_USABLE, UNDECIDED, Estimate
 from ..analysis.factorial import effect_table
 from ..analysis.load import load
-from ..analysis.speeds import judged, scope
+from ..analysis.speeds import compared, scope
 from ..analysis.sweep import Sweep
 from ..results.folder import canonical_json
 from ..results.grids import given_or_shipped
@@ -75,8 +75,8 @@ def _values(sweep: Sweep, finding: Published) -> Iterator[tuple[tuple[str, str],
         for pair in finding.ratios:
             points = [(plan_id, parse_model(model), threads) for model in pair]
             if all(point in sweep.turns for point in points):
-                ratio = sweep.ratio(*points)
-                yield (plan, " / ".join(pair)), ratio, judged(sweep, ratio, *points)
+                _, ratio, verdict, *_ = compared(sweep, points[0], points[1:])
+                yield (plan, " / ".join(pair)), ratio, verdict
     for row in effect_table(sweep).to_dict("records") if finding.effects else ():
         if row["kind"] == "attribution" and row["effect"] in finding.effects:
             plan = canonical_json(sweep.plans[row["plan_id"]].options)

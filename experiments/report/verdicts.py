@@ -10,7 +10,7 @@ from typing import Any
 from ..analysis.estimates import UNDECIDED, amount
 from ..analysis.names import model_label
 from ..analysis.questions import ModelAndThreads, questions
-from ..analysis.speeds import best_serial, interval_columns, is_usable, scope, verdict_columns
+from ..analysis.speeds import best_serial, compared, scope
 from ..analysis.sweep import Point, Sweep, kept
 from ..results.turns import cores_text
 from ..subjects.models import SERIAL
@@ -45,9 +45,9 @@ def _of_plan(sweep: Sweep, plan_id: str) -> Iterator[dict[str, Any]]:
 
 
 def _row(sweep: Sweep, point: Point, references: Sequence[Point], what: str, against: str) -> dict[str, Any]:
-    ratio = sweep.ratio_to_fastest(point, references)  # as in the tables
-    reference = sweep.times.fastest(references)
-    usable = is_usable(sweep, point) and is_usable(sweep, reference)
+    own = compared(sweep, point, references)
+    reference, ratio = own.reference, own.ratio
+    assert reference is not None  # a question has some
     other = "itself" if reference[1] == point[1].repeated else model_label(reference[1])
     return {
         "plan_id": point[0],
@@ -64,10 +64,9 @@ def _row(sweep: Sweep, point: Point, references: Sequence[Point], what: str, aga
         "generations": ratio.count,
         "rounds": ratio.rounds,
         "apart": ratio.apart,
-        **interval_columns("ratio", ratio),
-        **verdict_columns(sweep, ratio, point, reference),
-        "usable": usable,
-        "amount": amount(ratio) if usable or not ratio.enough else "",
+        **own.columns(),
+        "usable": own.usable,
+        "amount": amount(ratio) if own.usable or not ratio.enough else "",
     }
 
 

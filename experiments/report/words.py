@@ -10,8 +10,8 @@ from typing import Any
 
 from ...cython_src.typed_text import rounded
 from ..analysis.accounting import MOST_OVER
+from ..analysis.costs import gpu_names
 from ..analysis.estimates import CLIPPED_AT, EQUIVALENCE_BAND, LEAST_ROUNDS, MIN_GENERATIONS, MIN_SESSIONS
-from ..analysis.gpu import gpu_names
 from ..analysis.limits import bound_table, floor_table
 from ..analysis.names import GRANULARITY, axis_label, is_graph, option_texts, value_text
 from ..analysis.speeds import best_serial

@@ -11,9 +11,9 @@ import numpy as np
 import pandas as pd
 
 from ....cython_src.typed_text import format_bytes
+from ...analysis.costs import LIBRARIES, memory_table
 from ...analysis.estimates import EQUIVALENCE_BAND
 from ...analysis.limits import BOUNDS, bound_table
-from ...analysis.memory import LIBRARIES, memory_table
 from ...analysis.names import GRANULARITY, axis_label, model_rank, value_text
 from ...analysis.speeds import PER, axis_table, on_most_threads, speed_table, with_usable
 from ...analysis.sweep import Sweep

@@ -12,8 +12,8 @@ import pandas as pd
 from ...analysis.estimates import EQUIVALENCE_BAND
 from ...analysis.interference import interference_table
 from ...analysis.names import INTERFERENCE, model_label
-from ...analysis.nodes import sweep_on
-from ...analysis.speeds import estimate_of, interval_columns, is_usable, verdict_columns, with_usable
+from ...analysis.places import sweep_on
+from ...analysis.speeds import compared, estimate_of, interval_columns, with_usable
 from ...analysis.sweep import Sweep, kept
 from ..verdicts import answers
 from ..words import blocks_text
@@ -82,9 +82,9 @@ def node_rows(sweep: Sweep, plan_id: str) -> list[dict[str, Any]]:
         for row in shown:
             points = [(plan_id, row[name], row["threads"]) for name in ("model", "reference")]
             if all(point in there.turns for point in points):
-                ratio, usable = there.ratio(*points), all(is_usable(there, point) for point in points)
-                own = {"generations": ratio.count, **interval_columns("ratio", ratio), "usable": usable}
-                result.append({**row, "node": node, **own, **verdict_columns(there, ratio, *points)})
+                own = compared(there, points[0], points[1:])
+                about = {"node": node, "generations": own.ratio.count, "usable": own.usable}
+                result.append({**row, **about, **own.columns()})
     return result
 
 

@@ -16,7 +16,7 @@ from forktask.cython_src.errors import UsageError
 from forktask.cython_src.lowering.lower import lower
 from forktask.cython_src.lowering.options import PlanOptions
 from forktask.cython_src.networks.registry import get_network
-from forktask.experiments.analysis.memory import memory_table
+from forktask.experiments.analysis.costs import memory_table
 from forktask.experiments.commands.main import main
 from forktask.experiments.sampling.measured_memory import resident_bytes
 from forktask.experiments.subjects import memory as planned
