@@ -20,6 +20,7 @@ from ..records import Record, about, fields
 
 LARGEST = 65_536  # number of a granularity
 AUTO_THREADS = 8  # that granularity "auto" cuts loops for
+BLOCKS_WANTED = 16  # of a loop, for these threads
 LARGEST_BATCH = 65_537  # lowering makes an object for each block, so that larger ones take minutes
 
 # What can be joined into one loop, each a switch of its own:
@@ -59,7 +60,7 @@ class Granularity:
         """Threads that loops have enough blocks for, where they are cut by cost."""
         return self.threads or AUTO_THREADS
 
-    def wanted(self, blocks: int) -> int:
+    def wanted(self, blocks: int = BLOCKS_WANTED) -> int:
         """Return how many blocks a loop should have that is cut into `blocks` of them by "auto"."""
         return -(-blocks * self.for_threads // AUTO_THREADS)
 
