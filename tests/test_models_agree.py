@@ -34,7 +34,7 @@ PLANS = {
     "partial, 20 images": {"batch": 20},
     "chain, 20 images": {"batch": 20, "weight_gradients": "chain"},
     "one image by rows": {"batch": 1, "granularity": "channels=4,rows=8"},
-    "not fused, shared memory": {"batch": 20, "fusion": False, "memory": "shared"},
+    "not fused, shared memory": {"batch": 20, "fusion": "none", "memory": "shared"},
 }
 
 

@@ -12,6 +12,10 @@ from experiments.synthetic_results import completed, synthetic_rows, write_rows
 
 from forktask.experiments.machine.build_info import BUILD
 from forktask.experiments.machine.environment import collect, version_text
+from forktask.experiments.results.folder import read_results, short_id
+from forktask.experiments.results.rows import PlanRow, SampleRow
+from forktask.experiments.results.training_rows import TrainingRow
+from forktask.experiments.studies.configuration import study_of
 
 ROOT = Path(__file__).resolve().parent.parent
 SCRIPT = ROOT / "experiments" / "machine" / "source_commit.sh"
@@ -95,6 +99,25 @@ def module_of_docs(name):
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
+
+
+def test_published_identities_are_those_of_today():
+    """Check that plans, configurations and trainings of published samples have the identities that their options give:
+    samples are converted when an option is added."""
+    identities = 0
+    for folder in sorted(path.parent for path in ROOT.glob("results/*/*/samples.jsonl")):
+        results = read_results(folder)
+        plans = {row.plan_id: row.options for row in results.of(PlanRow)}
+        assert all(short_id(options) == plan_id for plan_id, options in plans.items()), folder
+        for row in {row.config_id: row for row in results.of(SampleRow)}.values():
+            identity = {"model": str(row.model), "threads": row.threads, "plan": plans[row.plan_id]}
+            beside = {"interference": row.interference} if row.interference else {}
+            assert short_id({**identity, **beside}) == row.config_id, folder
+            identities += 1
+        if trained := {row.run_id for row in results.of(TrainingRow)}:
+            assert trained <= {run.run_id for run in study_of(results.run).trainings()}, folder
+            identities += len(trained)
+    assert identities > 500
 
 
 @pytest.fixture

@@ -9,9 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar
-
-import msgspec
+from typing import Annotated, Any
 
 from ..errors import UsageError
 from ..kernels.convolution.algorithms import CONV_OPTIONS, read_algorithms
@@ -22,6 +20,7 @@ from ..records import Record, about, fields
 
 LARGEST = 65_536  # number of a granularity
 AUTO_THREADS = 8  # that granularity "auto" cuts loops for
+BLOCKS_WANTED = 16  # of a loop, for these threads
 LARGEST_BATCH = 65_537  # lowering makes an object for each block, so that larger ones take minutes
 
 # What can be joined into one loop, each a switch of its own:
@@ -61,7 +60,7 @@ class Granularity:
         """Threads that loops have enough blocks for, where they are cut by cost."""
         return self.threads or AUTO_THREADS
 
-    def wanted(self, blocks: int) -> int:
+    def wanted(self, blocks: int = BLOCKS_WANTED) -> int:
         """Return how many blocks a loop should have that is cut into `blocks` of them by "auto"."""
         return -(-blocks * self.for_threads // AUTO_THREADS)
 
@@ -102,9 +101,6 @@ class PlanOptions(Record, frozen=True):
     UsageError
         A value out of its range, or options that exclude each other.
     """
-
-    # Fields that there were not always, at their defaults: rows and identities leave them out, as older ones do.
-    LATER: ClassVar[dict[str, Any]] = {"products": "float32", "algorithms": ""}
 
     batch: Annotated[int, about("images or other samples of a step", least=1, below=LARGEST_BATCH)] = 64
     sequence: Annotated[int, about("tokens of a sample, in networks of tokens", least=1, below=65_537)] = SEQUENCE
@@ -184,7 +180,6 @@ class PlanOptions(Record, frozen=True):
     check_finite: Annotated[bool, about("a loss that is NaN or infinite fails its block and stops the run")] = False
 
     def __post_init__(self) -> None:
-        msgspec.structs.force_setattr(self, "fusion", spelled("fusion", self.fusion))
         super().__post_init__()
         Granularity.parse(self.granularity)
         self.fusions  # noqa: B018  raises on a name that is none
@@ -223,11 +218,6 @@ class PlanOptions(Record, frozen=True):
         return tuple(name.strip() for name in self.frozen.split(",") if name.strip())
 
     @property
-    def stored(self) -> dict[str, Any]:
-        """The fields as rows and identities hold them; see `plan_options`."""
-        return {name: value for name, value in self.as_dict().items() if self.LATER.get(name) != value}
-
-    @property
     def training(self) -> bool:
         """Whether the step goes backward and updates parameters."""
         return self.phase == "train"
@@ -236,11 +226,6 @@ class PlanOptions(Record, frozen=True):
     def chain(self) -> bool:
         """Whether weight gradients are lowered as chains of loops, which other forms are made from."""
         return self.weight_gradients != "partial"
-
-
-def spelled(name: str, value: Any) -> Any:
-    """Return a value of an option in its present spelling; `fusion` may also be true (all) or false (none)."""
-    return ("all" if value else "none") if name == "fusion" and isinstance(value, bool) else value
 
 
 def plan_options(values: Mapping[str, Any]) -> PlanOptions:

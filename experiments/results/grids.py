@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 from ...cython_src.errors import UsageError, did_you_mean
-from ...cython_src.lowering.options import spelled
 from ...cython_src.reading import check_keys, check_title, read_toml
 from ...cython_src.records import Field
 
@@ -103,4 +102,4 @@ def values_of(field: Field, value: Any, where: str) -> tuple:
         listed = [value]
     if not listed:
         raise UsageError(f"key {field.name!r} in {where} must have at least one value, got an empty list; leave it out")
-    return tuple(dict.fromkeys(field.checked(spelled(field.name, v)) for v in listed))
+    return tuple(dict.fromkeys(field.checked(v) for v in listed))

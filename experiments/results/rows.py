@@ -247,8 +247,9 @@ class PlanRow(Row, frozen=True, kw_only=True, tag="plan"):
 
     def __post_init__(self) -> None:
         known = {"network", *(field.name for field in fields(PlanOptions))}
-        if not known - PlanOptions.LATER.keys() <= self.options.keys() <= known or not isinstance(self.network, str):
-            raise ValueError(f"options must have the keys {', '.join(sorted(known))}, got {', '.join(self.options)}")
+        if self.options.keys() != known or not isinstance(self.network, str):
+            others = ", ".join(sorted(known ^ self.options.keys())) or "network"
+            raise ValueError(f"options must have the keys of this version of forktask, they differ in {others}")
         plan_options(self.options)
 
     @property

@@ -101,7 +101,7 @@ class Training:
         words = [str(value) for value in self.axes.values()] or [self.stages[0].network]
         readable = re.sub(r"[^A-Za-z0-9]+", "-", "-".join(words)).strip("-")[:60]
         identity = [
-            {k: v for k, v in stage.stored.items() if k not in ("out", "start", "check")} for stage in self.stages
+            {k: v for k, v in stage.as_dict().items() if k not in ("out", "start", "check")} for stage in self.stages
         ]
         return f"{readable}-seed-{self.seed}-{short_id({'stages': identity, 'start': self.stages[0].start})}"
 

@@ -269,7 +269,7 @@ class GridPoint:
     @property
     def plan(self) -> dict[str, Any]:
         """Arguments of `lower` in the form in which rows and jobs hold them."""
-        return {"network": self.network, **self.options.stored}
+        return {"network": self.network, **self.options.as_dict()}
 
     @property
     def plan_id(self) -> str:

@@ -31,7 +31,7 @@ class SearchSettings(Placement, frozen=True):
 
 def problem_id(network: str, options: PlanOptions) -> str:
     """Return the identity of a plan's options without the granularity."""
-    return short_id({"network": network, **options.with_changes(granularity="auto").stored})
+    return short_id({"network": network, **options.with_changes(granularity="auto").as_dict()})
 
 
 def best_rows(sweep: Sweep) -> list[dict[str, Any]]:

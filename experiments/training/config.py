@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any
 
 import numpy as np
 
@@ -45,13 +45,6 @@ class TrainingConfig(PlanOptions, frozen=True):
     UsageError
         A value out of its range; names of networks, data and models are checked later.
     """
-
-    LATER: ClassVar[dict[str, Any]] = {
-        **PlanOptions.LATER,
-        "places": "cores",
-        "bind": "none",
-        "memory_policy": "interleave",
-    }
 
     batch: Annotated[int, about("images or other samples of a step", least=1, below=LARGEST_BATCH)] = 32
     weight_decay: Annotated[float, about("weight decay of the optimizer, in PyTorch's convention", least=0)] = 5e-4

@@ -101,7 +101,11 @@ def test_models_agree_bit_for_bit(model, expected):
 
 @pytest.mark.parametrize(
     "options",
-    [{"weight_gradients": "chain"}, {"memory": "shared"}, {"fusion": False, "layout": "nchw16", "granularity": "auto"}],
+    [
+        {"weight_gradients": "chain"},
+        {"memory": "shared"},
+        {"fusion": "none", "layout": "nchw16", "granularity": "auto"},
+    ],
 )
 def test_other_plans_agree_too(options):
     """Check chained gradients, shared memory and unfused loops under a model that overlaps iterations."""

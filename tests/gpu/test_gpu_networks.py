@@ -75,10 +75,10 @@ OF_TOKENS = {"eps": 0.01, "optimizer": "adamw", "weight_decay": 0.1}
 CASES = {
     "nchw16": (CHAIN, {"batch": 19, "layout": "nchw16", "granularity": "images=16,channels=3,rows=4"}),
     "nchw": (CHAIN, {"batch": 3, "layout": "nchw", "granularity": "images=1,channels=2,rows=4"}),
-    "odd rows": (CHAIN, {"batch": 3, "layout": "nchw", "granularity": "rows=3", "fusion": False}),
+    "odd rows": (CHAIN, {"batch": 3, "layout": "nchw", "granularity": "rows=3", "fusion": "none"}),
     "chain": (
         CHAIN,
-        {"batch": 19, "layout": "nchw16", "fusion": False, "weight_gradients": "chain", "granularity": "channels=4"},
+        {"batch": 19, "layout": "nchw16", "fusion": "none", "weight_gradients": "chain", "granularity": "channels=4"},
     ),
     "one block": (CHAIN, {"batch": 5, "layout": "nchw", "granularity": "images=5"}),
     "shared": (CHAIN, {"batch": 3, "layout": "nchw", "memory": "shared"}),

@@ -35,7 +35,7 @@ PLANS = {
     "nchw": {"layout": "nchw"},
     "one block a loop": {"layout": "nchw16", "granularity": "images=16,channels=32,rows=32"},
     "chain": {"layout": "nchw", "weight_gradients": "chain", "granularity": "images=4"},
-    "unfused": {"layout": "nchw16", "fusion": False},
+    "unfused": {"layout": "nchw16", "fusion": "none"},
     "shared": {"layout": "nchw", "memory": "shared"},
 }
 
@@ -202,7 +202,7 @@ def test_loops_divided_between_host_and_device(gpu, name):
 @pytest.mark.parametrize("form", ["if", "pad", "if_reduction", "pad_reduction"])
 def test_forms_of_the_convolution_agree(gpu, form):
     """Check the four simple convolutions in a training step against the CPU."""
-    plan = make_plan(fusion=False)
+    plan = make_plan(fusion="none")
     assert_close(run(gpu, plan, "stream", convolution=form), on_cpu(plan))
 
 

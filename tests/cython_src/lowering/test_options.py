@@ -51,3 +51,9 @@ def test_six_products_are_for_wide_linear_layers_of_tokens():
     assert not any("bf16x6" in loop.attributes for loop in lower("gpt2_small", batch=1, sequence=8).loops)
     with pytest.raises(UsageError, match="products must be 'float32' unless .* got 'bf16x6' for 'lenet5'"):
         lower("lenet5", products="bf16x6")
+
+
+def test_fusion_is_written_in_one_way():
+    """Check that true and false, which stood for all and none, are refused."""
+    with pytest.raises(UsageError, match="fusion must be a text; got False"):
+        PlanOptions(fusion=False)

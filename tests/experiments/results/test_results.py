@@ -4,7 +4,7 @@ import json
 import os
 
 import pytest
-from experiments.synthetic_results import typed
+from experiments.synthetic_results import plan_row, typed
 from msgspec import structs
 
 from forktask.cython_src.errors import UsageError
@@ -123,3 +123,12 @@ def test_a_folder_of_another_kind_is_refused(tmp_path):
     for holds, shown in (("study", "report DIR"), ("training", "train --resume --out DIR")):
         with pytest.raises(UsageError, match=shown):
             structs.replace(RUN, holds=holds).check_holds("metg", "DIR")
+
+
+@pytest.mark.parametrize("left_out", ["products", "algorithms", "batch"])
+def test_a_plan_names_every_option(left_out):
+    """Check that a row of a plan without one of the options is refused."""
+    (row,) = typed([plan_row()])
+    options = {name: value for name, value in row.options.items() if name != left_out}
+    with pytest.raises(ValueError, match=f"options must have the keys of .* differ in {left_out}$"):
+        structs.replace(row, options=options)

@@ -508,18 +508,18 @@ def test_lists_expand_to_a_grid():
     assert len({p.plan_id for p in configuration.points()}) == 2
 
 
-def test_options_that_came_later_leave_older_plans_their_identity():
-    """Check that a plan's row and identity name `products` where it is not the default, and that a row without it is
-    read."""
+def test_a_plan_names_all_of_its_options():
+    """Check that a plan's row names each option, defaults too, and that another value gives another identity."""
 
     def points(**grid):
         return parse_configuration({"grid": {"network": "gpt2_small", "models": ["serial"], **grid}}).points()
 
-    (older,) = points()
-    _, six = points(products=["float32", "bf16x6"])
-    assert "products" not in older.plan
-    assert six.plan == {**older.plan, "products": "bf16x6"} and six.plan_id != older.plan_id
-    for point in (older, six):
+    (plain,) = points()
+    same, six = points(products=["float32", "bf16x6"])
+    assert plain.plan == {"network": "gpt2_small", **plain.options.as_dict()}
+    assert same.plan_id == plain.plan_id != six.plan_id
+    assert six.plan == {**plain.plan, "products": "bf16x6"}
+    for point in (plain, six):
         assert plan_options(fake_plan_row(point.plan_id, point.plan).options) == point.options
 
 
@@ -681,7 +681,7 @@ def test_compare_is_the_short_form_of_a_file():
                 "threads": 1,
                 "weight_gradients": "chain",
                 "memory": "shared",
-                "fusion": False,
+                "fusion": "none",
             },
             "measure": {"repeats": 3, "seed": 5, "time_limit_s": 9},
         }

@@ -12,7 +12,7 @@ from ...state import PARTS_ON_DEVICE, Lowering
 # Blocks of a loop that the default granularity aims at, for eight threads. Blocks of few channels read
 # their input again: at batch 64, sixteen blocks made the serial step 2 to 3 % slower than uncut channels. More only
 # where groups of images are enough by themselves.
-BLOCKS_WANTED = 8
+FEW_BLOCKS = 8
 BLOCKS_OF_IMAGES = 32
 CHANNEL_TILES = (5, 4)  # output channels that the inner loops take at a time
 
@@ -26,7 +26,7 @@ def group_ranges(low: Lowering, sums: bool = False) -> list[tuple[int, int]]:
             f"multiple, or layout 'auto' or 'nchw'"
         )
     if not per_block:
-        number = low.options.cut.wanted(BLOCKS_WANTED)
+        number = low.options.cut.wanted(FEW_BLOCKS)
         number = max(number, BLOCKS_OF_IMAGES) if lanes > 1 else number
         if low.options.cut.device:
             number = PARTS_ON_DEVICE if sums else 1
@@ -71,4 +71,4 @@ def convolution_ranges(low: Lowering, form: str, channels: int, height: int, sca
 
 def _pieces_wanted(low: Lowering) -> int:
     """Blocks that each range of groups should be cut into."""
-    return math.ceil(low.options.cut.wanted(BLOCKS_WANTED) / len(group_ranges(low)))
+    return math.ceil(low.options.cut.wanted(FEW_BLOCKS) / len(group_ranges(low)))

@@ -15,10 +15,9 @@ from ....errors import UsageError
 from ....kernels.maps.nhwc import NhwcMap, Window
 from ....kernels.simd.instruction_sets import LANES
 from ....plan.builder import block_bounds, ranges
-from ...options import Granularity
+from ...options import BLOCKS_WANTED, Granularity
 from ...state import PARTS_ON_DEVICE, Lowering
 
-BLOCKS_WANTED = 16  # for eight threads
 WINOGRAD_BLOCKS_WANTED = 8  # a block transforms all input channels of its tiles, and reads its weights at all points
 SHORTEST_FLOPS = 1e6  # about ten microseconds of one core
 BLOCK_BYTES = 16384  # what starting a block costs, in bytes moved
@@ -62,7 +61,7 @@ def _pixel_cuts(cut: Granularity, batch: int, height: int, sums: bool = False) -
     of_device = cut.device and sums
     if not (cut.is_auto or of_device):
         return cut.images or batch, min(cut.rows or height, height)
-    wanted = PARTS_ON_DEVICE if of_device else cut.wanted(BLOCKS_WANTED)
+    wanted = PARTS_ON_DEVICE if of_device else cut.wanted()
     images = math.ceil(batch / wanted)
     pieces = min(height, math.ceil(wanted / 2 / batch))
     return images, math.ceil(height / pieces)

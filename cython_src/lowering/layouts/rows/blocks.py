@@ -13,7 +13,6 @@ from ....plan.builder import ranges
 from ...state import PARTS_ON_DEVICE, Lowering
 from .maps import TokenMap
 
-BLOCKS_WANTED = 16  # for eight threads
 ROWS = 256  # of a block, at most: weights are read once for each
 COLUMNS = 64  # of a wide panel of the kernels' matrices: output features of products are cut in multiples
 NARROW = 32  # of a panel: what other loops cut, in multiples
@@ -30,7 +29,7 @@ SHORTEST_BYTES = 16384  # of a map that is read or written once
 def sample_blocks(low: Lowering) -> list[tuple[int, int]]:
     """Return the samples of a block of a loop that is cut by samples alone."""
     cut = low.options.cut
-    wanted = math.ceil(low.batch / cut.wanted(BLOCKS_WANTED))
+    wanted = math.ceil(low.batch / cut.wanted())
     return ranges(low.batch, wanted if cut.is_auto else cut.images or low.batch)
 
 
@@ -46,7 +45,7 @@ def row_blocks(low: Lowering, target: TokenMap, sums: bool = False) -> list[tupl
         return ranges(target.rows, math.ceil(target.rows / PARTS_ON_DEVICE))
     if not low.options.cut.is_auto:
         return ranges(target.rows, _asked_rows(low, target.sequence))
-    wanted = max(target.rows / low.options.cut.wanted(BLOCKS_WANTED), SHORTEST_BYTES / (4 * target.features))
+    wanted = max(target.rows / low.options.cut.wanted(), SHORTEST_BYTES / (4 * target.features))
     # Powers of two nest: a block of one loop then meets few blocks of the next.
     return ranges(target.rows, min(ROWS, 1 << max(0, math.ceil(math.log2(wanted)))))
 
@@ -109,18 +108,18 @@ def feature_blocks(low: Lowering, features: int) -> list[tuple[int, int]]:
     if not cut.is_auto:
         return ranges(features, min(cut.channels or features, features))
     size = 4.0 * low.batch * low.options.sequence * features
-    return _pieces(features, max(1, min(cut.wanted(BLOCKS_WANTED), size / SHORTEST_BYTES)), NARROW)
+    return _pieces(features, max(1, min(cut.wanted(), size / SHORTEST_BYTES)), NARROW)
 
 
 def position_blocks(low: Lowering, positions: int) -> list[tuple[int, int]]:
     """Return the positions of a block of the gradient of a table of positions."""
     cut = low.options.cut
-    wanted = math.ceil(positions / cut.wanted(BLOCKS_WANTED))
+    wanted = math.ceil(positions / cut.wanted())
     return ranges(positions, wanted if cut.is_auto else min(cut.rows or positions, positions))
 
 
 def _wanted(low: Lowering, flops: float) -> int:
-    return max(1, min(low.options.cut.wanted(BLOCKS_WANTED), int(flops / SHORTEST_FLOPS)))
+    return max(1, min(low.options.cut.wanted(), int(flops / SHORTEST_FLOPS)))
 
 
 def _pieces(total: int, number: float, step: int = COLUMNS, least: int = 0) -> list[tuple[int, int]]:
