@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import math
 import re
+import textwrap
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -16,11 +17,12 @@ from ..subjects.models import ModelSpec
 from ..tables import text_table
 from .sections import Report, Section
 
+WIDTH = 120  # of sentences before the table
 MOST_ANSWERS, MOST_WARNINGS = 22, 4  # with these the text has at most 40 lines
 
 
 def _opening(report: Report) -> list[str]:
-    return [*report.opening, ""] if report.opening else []
+    return [*(line for text in report.opening for line in textwrap.wrap(text, WIDTH)), ""] if report.opening else []
 
 
 def render_answers(report: Report) -> str:

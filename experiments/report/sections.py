@@ -58,6 +58,7 @@ ELSEWHERE = (
     "were. All other tables have only the placement of most generations."
 )
 NO_ANSWERS = Table("in_short", (), [])
+MOST_OPENING = 2  # plans whose sentence opens the report
 
 
 @dataclass(frozen=True)
@@ -144,6 +145,17 @@ def records_of(table: pd.DataFrame, plan_id: str | None = None) -> list[dict[str
     return (table if plan_id is None else table[table["plan_id"] == plan_id]).to_dict("records")
 
 
+def _opening(sweep: Sweep) -> list[str]:
+    """Return the sentences before the table of answers; of many plans what fork-join loses stands in their sections."""
+    plans = sweep.plan_ids()
+    notes = [order_note(sweep, plan_id) for plan_id in plans]
+    if len(plans) <= MOST_OPENING:
+        named = [f"{axes_text(sweep, plan)}: " if len(plans) > 1 else "" for plan in plans]
+        texts = [recovered_text(sweep, plan_id) for plan_id in plans]
+        notes = [name + text if text else "" for name, text in zip(named, texts, strict=True)] + notes
+    return [*filter(None, notes)]
+
+
 def build(sweep: Sweep) -> Report:
     """Return the report of a sweep."""
     sections: list[Section] = []
@@ -174,9 +186,7 @@ def build(sweep: Sweep) -> Report:
         notes=[*filter(None, notes)],
         warnings=sweep.warnings,
         sections=[*sections, *_closing_sections(sweep)],
-        opening=[
-            *filter(None, (say(sweep, plan) for plan in sweep.plan_ids() for say in (recovered_text, order_note)))
-        ],
+        opening=_opening(sweep),
         answers=judged_table(sweep, table),
         first="forest",
     )
@@ -204,6 +214,8 @@ def _sections_of_plan(sweep: Sweep, plan_id: str) -> Iterator[Section]:
 
     floors = table("floors", (), floor_table(sweep))
     title, texts = plan_title(sweep, plan_id), [t1_text(sweep, plan_id)]
+    if len(sweep.plan_ids()) > MOST_OPENING:
+        texts += filter(None, [recovered_text(sweep, plan_id)])
     yield part(title, floors, figures=("speedup", "simulated"), sentences=texts, level=2)
     by_node = [row for row in node_rows(sweep, plan_id) if row["node"]]
     yield part("On each node", table("by_node", columns.BY_NODE, by_node), figures=("nodes",))
