@@ -343,13 +343,17 @@ def compare(
     shown = {**given, "network": [*vars(configuration.grid)["network"]], "out": folder}
     shown |= {"quick": True} if quick else {}
     shown |= {"title": title} if title != Configuration.title else {}
-    call = f"forktask.compare({', '.join(f'{name}={literal(value)}' for name, value in shown.items())})"
-    compared = measure_comparison(configuration, folder, call, quick=quick)
+    compared = measure_comparison(configuration, folder, call_text("compare", shown), quick=quick)
     if not compared.usable:
         raise RuntimeError(f"nothing to compare in {folder}: {'; '.join(compared.failures)}")
     comparison = Comparison(folder)
     comparison.write_report()
     return comparison
+
+
+def call_text(function: str, arguments: Mapping[str, Any]) -> str:
+    """Return a call of a function of `forktask`, to be pasted into a program."""
+    return f"forktask.{function}({', '.join(f'{name}={literal(value)}' for name, value in arguments.items())})"
 
 
 def literal(value: Any) -> str:

@@ -10,7 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from .comparison import named_network
+from .comparison import call_text, named_network
 from .cython_src.errors import UsageError, check_choice
 from .cython_src.lowering import PlanOptions
 from .cython_src.networks.layers import Network
@@ -161,7 +161,8 @@ def metg(
     name = network if network is None else named_network(network, folder.parent)
     graphs = requested_graphs(_several(pattern), name, of_graph, plan)
     chosen = default_models() if models is None else _several(models)
-    call = f"forktask.metg(..., out={str(folder)!r})"
+    shown = {"network": name, "models": chosen, "threads": threads, **settings, "out": str(folder)}
+    call = call_text("metg", {"pattern": pattern, **shown})
     result = measure_metg(graphs, chosen, _counts(threads), MetgSettings(**measuring), folder, call)
     by_name: dict[str, list] = {}
     for entry in result["results"]:
@@ -212,8 +213,8 @@ def tune(
     plan = {"network": named_network(network, folder.parent), **_of(PlanOptions, settings)}
     grid = Grid(**{name: (value,) for name, value in plan.items()}, models=_several(models), threads=counts)
     search = search_of(grid, SearchSettings(**_of(SearchSettings, settings)))
-    command = f"forktask.tune(..., out={str(folder)!r})"
-    if not measure_comparison(search, str(folder), command).usable:
+    shown = {"network": plan["network"], "models": models, "threads": counts, **settings, "out": str(folder)}
+    if not measure_comparison(search, str(folder), call_text("tune", shown)).usable:
         raise UsageError(f"no model could be measured; the rows of {folder} say why")
     result = search_result(folder)
     rows = [{**row, "model": str(row["model"])} for row in result["rows"]]

@@ -457,6 +457,25 @@ def test_the_way_to_continue_can_be_pasted(monkeypatch, tmp_path):
     class Interrupted(Exception):
         pass
 
+    def also(*arguments):
+        calls.append(arguments)
+        raise Interrupted
+
+    from forktask.experiments.metg import metg as metg_module
+
+    monkeypatch.setattr(metg_module, "measure_metg", also)
+    monkeypatch.setattr(measuring, "measure_comparison", also)
+    for function, chosen in (
+        (ft.metg, {"pattern": ["fft", "dom"], "models": "taskiter", "threads": 2, "width": 4, "quick": True}),
+        (ft.metg, {"network": "lenet5", "batch": np.int64(8), "threads": "cores"}),
+        (ft.tune, {"network": "lenet5", "threads": (1, 2), "batch": 8, "budget": 3, "seconds": 0.1}),
+    ):
+        with pytest.raises(Interrupted):
+            function(**chosen, out=tmp_path / "r")
+        with pytest.raises(Interrupted):
+            eval(calls[-1][-1], {"forktask": ft})
+        assert calls[-1] == calls[-2]
+
     def measure(configuration, folder, call, quick):
         calls.append((configuration, folder, quick, call))
         raise Interrupted
