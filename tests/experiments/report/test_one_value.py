@@ -402,7 +402,8 @@ def test_equal_names_have_equal_values_in_a_real_sweep(tmp_path, capsys):
     sweep = load(out)
     tables, numbers = collect(sweep)
     check_sentences(sweep, tables, numbers)
-    assert {"speedup", "run_time", "layers"} <= check_figures(sweep, tables, numbers)
+    drawn = check_figures(sweep, tables, numbers)  # phases are shown where logged runs took as long as timed ones
+    assert {"speedup", "layers"} <= drawn
     (plan_id,) = sweep.plan_ids()
     t1 = format_time(numbers["step time", (plan_id, "serial", 1)])
     page = (out / files.REPORT).read_text(encoding="utf-8")

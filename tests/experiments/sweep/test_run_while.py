@@ -58,5 +58,5 @@ def test_an_array_of_ones_own_decides():
             graph.run_while(stop=stop, max_iterations=100, lookahead=4)
         with pytest.raises(UsageError, match="stop_when"):
             graph.run_while(max_iterations=3)
-        with pytest.raises(UsageError, match="lookahead must be a whole number and not negative"):
+        with pytest.raises(UsageError, match="lookahead of run_while must be a whole number of at least 0, got -1"):
             graph.run_while(stop=stop, max_iterations=100, lookahead=-1)
