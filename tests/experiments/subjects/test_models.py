@@ -1,6 +1,5 @@
 """Model specs."""
 
-
 import pytest
 from kinds import models_of_this_process
 
