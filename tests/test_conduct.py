@@ -42,7 +42,7 @@ def observe(spec, runtime=""):
 
 
 # OmpSs-2's library also starts threads in runs, pins them behind the system's functions, and keeps a thread for itself.
-OBSERVED = [spec for spec in SPECS if "swap" not in spec and spec != "ompss2"]
+OBSERVED = [spec for spec in SPECS if spec != "ompss2"]
 
 
 @pytest.mark.two_cpus
@@ -87,10 +87,10 @@ def test_every_thread_runs_blocks_alike(spec):
 
 @pytest.mark.two_cpus
 @pytest.mark.libomp
-@pytest.mark.parametrize("spec", ["forkjoin", "forkjoin:region=persistent", "openmp_tasks:runtime=libomp"])
+@pytest.mark.parametrize("spec", ["forkjoin", "forkjoin:region=persistent", "openmp_tasks"])
 def test_blocks_run_alike_on_llvms_runtime(spec):
     """Check the floating-point mode where the OpenMP library sets one for each region, and the name in the record."""
-    result = observe(spec, "openmp_tasks:runtime=libomp")
+    result = observe(f"{spec}:runtime=libomp")
     assert all(block["flushes"] for block in result["first_run"] + result["second_run"])
     assert result["conduct"]["idle_runtime"] == result["openmp"] == "libomp"
 

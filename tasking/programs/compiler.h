@@ -86,9 +86,9 @@ static int programs_allocate(Programs *p, const RecordedGraph *g, int32_t num_wo
 #define SHORT_NS 1000.0
 /* Short tasks that are simulated while cuts are tried: whole loops that begin within this number. The cut found serves
  * for all. */
-#define ORDER_SAMPLE 1024
+#define CHOICE_SAMPLE 1024
 /* A candidate must shorten the simulated iteration to this part of the default's. */
-#define ORDER_GAIN 0.97
+#define CHOICE_GAIN 0.97
 
 /* Homes and the order in which ready tasks are taken. */
 typedef struct Candidate {
@@ -121,7 +121,7 @@ static int choose_candidate(Simulation *m, int is_short, const int32_t *by_cost,
                 return COMPILE_CYCLE;
             double time = simulated_time(m, home, order);
             if (best == 0) { /* the default comes first */
-                best = ORDER_GAIN * time;
+                best = CHOICE_GAIN * time;
             } else if (time < best) {
                 best = time;
                 *chosen = candidate;
@@ -134,8 +134,8 @@ static int choose_candidate(Simulation *m, int is_short, const int32_t *by_cost,
 static int32_t order_sample(const RecordedGraph *g, int is_short)
 {
     int32_t sample = g->num_tasks;
-    if (is_short && g->num_tasks > ORDER_SAMPLE)
-        for (int32_t l = 0; l < g->num_loops && g->loops[l].first_task < ORDER_SAMPLE; l++)
+    if (is_short && g->num_tasks > CHOICE_SAMPLE)
+        for (int32_t l = 0; l < g->num_loops && g->loops[l].first_task < CHOICE_SAMPLE; l++)
             sample = g->loops[l].first_task + g->loops[l].num_blocks;
     return sample;
 }
