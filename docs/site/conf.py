@@ -32,6 +32,7 @@ def contents() -> str:
     parts = {
         "Guide": ["Overview </README>", "/docs/guide/*"],
         "Findings": [
+            "/docs/when_do_tasks_pay",
             "/docs/findings",
             "/docs/studies",
             "/docs/studies/*",
