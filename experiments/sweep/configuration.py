@@ -65,6 +65,8 @@ from ..subjects.models import (
     keep_device,
     parse_models,
     process_environment,
+    read_model,
+    runnable,
 )
 from ..tables.numbers import plural
 from .tuned import problem_id, read_tuned
@@ -340,7 +342,9 @@ class Configuration:
     )  # table of a file: how Slurm is asked; no part of what is measured
 
     def __post_init__(self):
-        specs = parse_models(self.grid.models)
+        specs = self.grid.models
+        if not all(isinstance(spec, ModelSpec) for spec in specs):
+            specs = parse_models(specs)
         lengths = {name: len(values) for name, values in vars(self.grid).items()}
         size = math.prod(lengths.values()) * self.measure.repeats
         if size > MOST_SAMPLES:
@@ -384,7 +388,8 @@ class Configuration:
         UsageError
             A convolution algorithm that has no CUDA kernels.
         """
-        checks: list[Callable[[], object]] = [partial(process_environment, spec) for spec in self.grid.models]
+        checks: list[Callable[[], object]] = [partial(runnable, spec) for spec in self.grid.models]
+        checks += [partial(process_environment, spec) for spec in self.grid.models]
         if self.uses_gpu:
             checks.append(gpu_device.count_gpus)
             for model, conv in itertools.product(self.grid.models, self.grid.conv):
@@ -490,10 +495,11 @@ class Configuration:
 
 
 def from_dict(values: Mapping[str, Any]) -> Configuration:
-    """Inverse of `Configuration.as_dict`: the configuration of a results folder."""
+    """Inverse of `Configuration.as_dict`: the configuration of a results folder, whose models need not run here."""
+    axes = {name: _axis(axis, values[name], "a run") for name, axis in AXES.items() if name in values}
     return Configuration(
         title=values.get("title", Configuration.title),
-        grid=Grid(**{name: _axis(axis, values[name], "a run") for name, axis in AXES.items() if name in values}),
+        grid=Grid(**axes | {"models": tuple(map(read_model, axes.get("models", DEFAULT_MODELS)))}),
         measure=Measure(**{f.name: values[f.name] for f in fields(Measure) if f.name in values}),
     )
 

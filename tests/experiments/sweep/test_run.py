@@ -41,6 +41,7 @@ from forktask.experiments.sweep.configuration import (
     Configuration,
     Grid,
     Measure,
+    from_dict,
     parse_configuration,
     read_configuration,
 )
@@ -455,6 +456,19 @@ def test_status_says_what_is_missing(runner, capsys):
     assert main(["status", out, "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["samples_missing"] == 3
     assert main(["status", out + "/nothing"]) == 2
+
+
+def test_status_of_a_model_that_is_not_installed(runner, capsys):
+    """Check that a folder with somebody else's model is described, and that such a model cannot go on here."""
+    out = Path(runner().out_dir)
+    runner().run()
+    samples = out / "samples.jsonl"
+    samples.write_text(samples.read_text().replace('"joblib"', '"my_queue:depth=3"'))
+    assert main(["status", str(out)]) == 0
+    text = capsys.readouterr().out
+    assert "my_queue:depth=3" in text and "complete" in text.splitlines()[-1]
+    with pytest.raises(UsageError, match="no model is called 'my_queue'"):
+        from_dict(read_results(out).run.config).check_machine()
 
 
 def test_the_measured_process_gets_a_clean_environment():
