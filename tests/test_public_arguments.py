@@ -259,6 +259,7 @@ def test_the_sentence_names_argument_and_value(call, name, value):
         (lambda: ft.info().figure("x"), "there is none"),
         (lambda: ft.executor("taskiter", threads=2, cpus=[0, 0, 0]), "for each of 2 threads"),
         (lambda: ft.run("lenet5", batch=2, algorithms="weights:16x256x256x8x8=direct"), "of these plans"),
+        (lambda: ft.lower("resnet18", batch=2, algorithms="weights:16x256x256x8x8=direct"), "of these plans"),
         (lambda: comparison().ratio("taskiter", "forkjoin", plan=""), "exactly one plan's id"),
         (lambda: copy.copy(prepared()), "copied or pickled"),
         (lambda: pickle.dumps(ft.executor("serial")), "copied or pickled"),

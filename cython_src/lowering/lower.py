@@ -10,6 +10,7 @@ import numpy as np
 
 from ..errors import UsageError
 from ..kernels import kernel_table
+from ..kernels.convolution.algorithms import check_algorithms, loops_with_choice
 from ..networks.layers import Conv2d, Network
 from ..networks.own import is_own, make_own
 from ..networks.registry import get_network
@@ -100,7 +101,10 @@ def lower(
     own = builder.attributes.get("kernels")
     taken = {loop.name: kernel_table.get(loop.kernel, own).algorithm_of(loop) for loop in builder.loops}
     builder.attributes["convolutions"] = {name: algorithm for name, algorithm in taken.items() if algorithm}
-    return builder.build(options.memory)
+    plan = builder.build(options.memory)
+    if "algorithms" in changes:  # in `options` it may name shapes of several networks
+        check_algorithms(options.by_shape, loops_with_choice(plan))
+    return plan
 
 
 def _with_step(

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from functools import partial
 from statistics import median
 from typing import Literal
@@ -13,14 +13,17 @@ from typing import Literal
 import numpy as np
 
 from ...cython_src.binding.bind import BoundPlan, Workers, bind
-from ...cython_src.errors import UsageError, did_you_mean
-from ...cython_src.kernels.convolution.algorithms import read_algorithms, shape_text, winograd_applies
+from ...cython_src.kernels.convolution.algorithms import (
+    DIRECTIONS,
+    check_algorithms,
+    loops_with_choice,
+    read_algorithms,
+)
 from ...cython_src.kernels.convolution.specs import ALGORITHMS
 from ...cython_src.kernels.simd import instruction_sets
 from ...cython_src.lowering.lower import lower
 from ...cython_src.lowering.options import PlanOptions
 from ...cython_src.networks.layers import Conv2d, GlobalAvgPool, Linear, Network, SoftmaxCrossEntropy
-from ...cython_src.plan.model import Plan
 from ..machine.build_info import BUILD
 from ..machine.environment import cpu_model
 from ..results.files import cache_folder, keep_cached, read_cached
@@ -36,11 +39,6 @@ MOST_IMAGES = 16  # that are computed; times of more are extrapolated
 COLD_BYTES = 1 << 24  # read before each measurement: in a step, other loops have used the L2 cache
 HOPELESS = 1.5  # what takes so many times as long as another algorithm, the first time, is not timed again
 CLEARLY = 0.95  # another algorithm than that by cost takes at most this part of its time
-DIRECTIONS = {
-    "nhwc_conv_forward": "forward",
-    "nhwc_conv_backward_data": "data",
-    "nhwc_conv_backward_weights": "weights",
-}
 
 
 def settled(text: str, plans: Iterable[tuple[str | Network, PlanOptions]]) -> str:
@@ -54,13 +52,7 @@ def settled(text: str, plans: Iterable[tuple[str | Network, PlanOptions]]) -> st
     if text == MEASURED:
         return measured_algorithms(plans)
     if named := read_algorithms(text):
-        shapes = sorted({shape for network, options in plans for shape, _ in _loops(lower(network, options))})
-        for shape in named:
-            if shape not in shapes:
-                raise UsageError(
-                    f"algorithms must name convolutions of these plans, 3 x 3 with stride 1 and channels in the lanes: "
-                    f"{', '.join(shapes) or 'there are none'}; got {shape}{did_you_mean(shape, shapes)}"
-                )
+        check_algorithms(named, {shape for each in plans for shape in loops_with_choice(lower(*each))})
     return text
 
 
@@ -74,7 +66,7 @@ def measured_algorithms(plans: Iterable[tuple[str | Network, PlanOptions]]) -> s
     found = read_cached(CACHE, file, dict[str, Literal[ALGORITHMS]], {})
     known, named = dict(found), {}
     for network, options in plans:
-        loops = dict(_loops(lower(network, options))) if options.conv == "auto" else {}
+        loops = loops_with_choice(lower(network, options)) if options.conv == "auto" else {}
         sizes = dict.fromkeys(shape.partition(":")[2] for shape in loops if shape not in known)
         stop = time.monotonic() + BUDGET_S
         for number, size in enumerate(sizes):
@@ -92,14 +84,6 @@ def measured_algorithms(plans: Iterable[tuple[str | Network, PlanOptions]]) -> s
     return ",".join(f"{shape}={algorithm}" for shape, algorithm in named.items())
 
 
-def _loops(plan: Plan) -> Iterator[tuple[str, str]]:
-    """Yield shape and algorithm of the loops that have a choice."""
-    for loop in plan.loops:
-        direction, attributes = DIRECTIONS.get(loop.kernel), loop.attributes
-        if direction and attributes["groups"] == 1 and winograd_applies(attributes):
-            yield shape_text(direction, attributes, plan.attributes["batch"]), ALGORITHMS[attributes["algorithm"]]
-
-
 def _fastest(batch: int, inputs: int, outputs: int, height: int, width: int, seconds: float) -> dict[str, str]:
     """Return the algorithms of a convolution's loops by shape, timed in turns on this thread; none where there is no
     time for some turns."""
@@ -112,7 +96,7 @@ def _fastest(batch: int, inputs: int, outputs: int, height: int, width: int, sec
     )
     network, images = Network("one", (inputs, height, width), layers), min(batch, MOST_IMAGES)
     stop = time.monotonic() + seconds
-    by_cost = dict(_loops(lower(network, batch=batch, layout="nhwc")))
+    by_cost = loops_with_choice(lower(network, batch=batch, layout="nhwc"))
     candidates: dict[str, dict[str, Callable[[], float]]] = {shape: {} for shape in by_cost}
     for name in ALGORITHMS:
         bound = bind(lower(network, batch=images, conv=name, layout="nhwc"))

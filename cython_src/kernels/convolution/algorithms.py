@@ -15,12 +15,13 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from types import MappingProxyType
 
 import numpy as np
 
-from ...errors import UsageError
+from ...errors import UsageError, did_you_mean
+from ...plan.model import Plan
 from ..simd.instruction_sets import LANES
 from .nhwc_sizes import MAX_CHANNELS, MAX_KERNEL, inputs_of_panels
 from .specs import ALGORITHMS, COMPARED
@@ -28,6 +29,11 @@ from .specs import ALGORITHMS, COMPARED
 FORWARD, DATA, WEIGHTS = 0, 1, 2
 
 SHAPE = re.compile(rf"(forward|data|weights):\d+(x\d+){{4}}=({'|'.join(ALGORITHMS)})")
+DIRECTIONS = {
+    "nhwc_conv_forward": "forward",
+    "nhwc_conv_backward_data": "data",
+    "nhwc_conv_backward_weights": "weights",
+}
 CODES = {name: code for code, name in enumerate(ALGORITHMS)}
 # What a user may ask for; "winograd" leaves the tile's size to the cost model.
 NHWC_OPTIONS = ("auto", "winograd", *ALGORITHMS)
@@ -157,6 +163,27 @@ def read_algorithms(text: str) -> dict[str, str]:
                 f"commas (measured: for compare, run and train), got {part!r}"
             )
     return dict(part.split("=") for part in parts)
+
+
+def loops_with_choice(plan: Plan) -> dict[str, str]:
+    """Return the algorithm of each shape of a plan's convolutions for which Winograd applies."""
+    result = {}
+    for loop in plan.loops:
+        direction, attributes = DIRECTIONS.get(loop.kernel), loop.attributes
+        if direction and attributes["groups"] == 1 and winograd_applies(attributes):
+            shape = shape_text(direction, attributes, plan.attributes["batch"])
+            result[shape] = ALGORITHMS[attributes["algorithm"]]
+    return result
+
+
+def check_algorithms(named: Mapping[str, str], shapes: Collection[str]) -> None:
+    """Raise `UsageError` unless each shape that `read_algorithms` found is one of some plans' `loops_with_choice`."""
+    for shape in named:
+        if shape not in shapes:
+            raise UsageError(
+                f"algorithms must name convolutions of these plans, 3 x 3 with stride 1 and channels in the lanes: "
+                f"{', '.join(sorted(shapes)) or 'there are none'}; got {shape}{did_you_mean(shape, shapes)}"
+            )
 
 
 def algorithm_costs(direction: str, attributes: Mapping[str, int], batch: int) -> dict[str, float]:

@@ -30,7 +30,8 @@ def timed(monkeypatch, tmp_path):
     asked, fast = [], {}
 
     def time_of(bound, workers, direction, more):
-        algorithm = next(name for shape, name in algorithms._loops(bound.plan) if shape.startswith(direction))
+        found = algorithms.loops_with_choice(bound.plan)
+        algorithm = next(name for shape, name in found.items() if shape.startswith(direction))
         asked.append((direction, algorithm, more))
         return fast.get((direction, algorithm), 1.0)
 
@@ -44,12 +45,12 @@ def timed(monkeypatch, tmp_path):
 
 def test_a_shape_has_the_algorithm_that_is_named():
     """Check that each named algorithm is that of the loops of its shape, and of no others."""
-    usual = dict(algorithms._loops(lower(NETWORK, OPTIONS)))
+    usual = algorithms.loops_with_choice(lower(NETWORK, OPTIONS))
     assert sorted(usual) == sorted(SHAPES)
     for shape in SHAPES:
         for name in ALGORITHMS:
             plan = lower(NETWORK, OPTIONS, algorithms=f"{shape}={name}")
-            assert dict(algorithms._loops(plan)) == {**usual, shape: name}
+            assert algorithms.loops_with_choice(plan) == {**usual, shape: name}
 
 
 @pytest.mark.parametrize("text", ["measured", "weights:4x16x32x8=direct", "weights:4x16x32x8x8=fft", "4x16x32x8x8"])
@@ -63,7 +64,7 @@ def test_the_clearly_fastest_is_named_and_kept(timed):
     """Check that what is faster by more than noise is named, and that nothing is measured twice, unless the file was
     spoiled."""
     asked, fast = timed
-    usual = dict(algorithms._loops(lower(NETWORK, OPTIONS)))
+    usual = algorithms.loops_with_choice(lower(NETWORK, OPTIONS))
     other = {shape: next(a for a in ALGORITHMS if a != usual[shape]) for shape in SHAPES}
     fast |= {("weights", other[SHAPES[3]]): 0.9, ("data", other[SHAPES[2]]): 0.96}
     first = algorithms.measured_algorithms([(NETWORK, OPTIONS)])
@@ -71,7 +72,7 @@ def test_the_clearly_fastest_is_named_and_kept(timed):
     assert dict(part.split("=") for part in first.split(",")) == {
         shape: name for shape, name in expected.items() if name != usual[shape]
     }
-    assert dict(algorithms._loops(lower(NETWORK, OPTIONS, algorithms=first))) == {**usual, **expected}
+    assert algorithms.loops_with_choice(lower(NETWORK, OPTIONS, algorithms=first)) == {**usual, **expected}
     count = len(asked)
     assert count > 0
     assert algorithms.measured_algorithms([(NETWORK, OPTIONS)]) == first
@@ -107,7 +108,8 @@ def test_real_times_name_algorithms_that_lower(monkeypatch, tmp_path):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     found = algorithms.measured_algorithms([(NETWORK, OPTIONS)])
     plan = lower(NETWORK, OPTIONS, algorithms=found)
-    assert dict(algorithms._loops(plan)).items() >= dict(part.split("=") for part in found.split(",") if part).items()
+    named = dict(part.split("=") for part in found.split(",") if part)
+    assert algorithms.loops_with_choice(plan).items() >= named.items()
 
 
 def test_who_measures(monkeypatch):
