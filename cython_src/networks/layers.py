@@ -546,9 +546,7 @@ class Network(Shown):
     def token_input(self) -> Tokens:
         """Input of a network of tokens. Raises `UsageError`: the input is images."""
         if self.tokens is None:
-            raise UsageError(
-                f"the input of network {self.name!r} must be tokens, got images; choose a network of tokens"
-            )
+            raise UsageError(f"the input of network {self.name!r} must be tokens, got images; choose one of tokens")
         return self.tokens
 
     def with_sequence(self, sequence: int) -> Network:
@@ -630,9 +628,7 @@ class Network(Shown):
         read = {name for names in result.values() for name in names}
         for name in result:
             if name not in read and name != last:
-                raise UsageError(
-                    f"what layer {name!r} computes must be read by another, in {self.name!r}; leave it out"
-                )
+                raise UsageError(f"layer {name!r} of {self.name!r} must be read by another, got none; leave it out")
         return result
 
     def shapes(self) -> Iterator[tuple[Layer, Shape, Shape]]:

@@ -11,6 +11,7 @@ generation can be measured wherever the installation is the same.
 
 from __future__ import annotations
 
+import math
 import os
 import platform
 import random
@@ -134,6 +135,8 @@ class Generation(NamedTuple):
         Of the order of turns.
     hogs, cpus : int, list of int
         Processes that spin meanwhile, and where.
+    ends : float
+        Time of the machine's clock after which no round begins but the first one.
     """
 
     contestants: Sequence[Contestant]
@@ -143,6 +146,7 @@ class Generation(NamedTuple):
     seed: str = ""
     hogs: int = 0
     cpus: Sequence[int] = ()
+    ends: float = math.inf
 
 
 class Machine:
@@ -366,7 +370,7 @@ def _measure_group(
             member.attempt(member.process.answer)
         for member in members:
             member.make_ready(generation)
-        rounds = _take_rounds(members, random.Random(seed), machine)
+        rounds = _take_rounds(members, random.Random(seed), machine, generation.ends)
         for member in members:
             member.finish()
     group = MeasuredGroup(rounds, {member.name: member.answer for member in members})
@@ -382,8 +386,8 @@ def _append(lists: dict[str, list[float]], values: Mapping[str, float]) -> None:
         lists.setdefault(name, []).append(value)
 
 
-def _take_rounds(members: Sequence[_Member], generator: random.Random, machine: Machine) -> Rounds:
-    """Give turns until each contestant has had as many as its steps allow."""
+def _take_rounds(members: Sequence[_Member], generator: random.Random, machine: Machine, ends: float) -> Rounds:
+    """Give turns until each contestant has had as many as its steps allow, or time is up."""
     kept: dict[str, list] = {
         name: [] for name in ("order", "spin_s", "handover_s", "wall_s", "steal_ticks", "pressure_us")
     }
@@ -391,7 +395,7 @@ def _take_rounds(members: Sequence[_Member], generator: random.Random, machine: 
     additions: dict[str, list[float]] = {}
     for number in count():
         order = [k for k, member in enumerate(members) if member.wants(number)]
-        if not order:
+        if not order or (number and machine.now() > ends):
             break
         generator.shuffle(order)
         begun, before, spins, handover_s = machine.now(), machine.disturbance(), [], machine.handover(most)

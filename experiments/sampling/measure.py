@@ -152,15 +152,16 @@ def measure_sample(job: Mapping[str, Any], bound=None) -> Generator[dict[str, An
         stepper = Stepper(executor, stride)
         first_replay_s = stepper.run(1)
         check_passes = -(-job["check_iterations"] // stride)
+        made = [(1, first_replay_s)]
         if check_passes > 1:
-            stepper.run(check_passes - 1)
+            made.append((check_passes - 1, stepper.run(check_passes - 1)))
         held = executor.collect()
         hashes, answered = result_hashes(bound), answer(bound, stepper.iterations_done) if held else []
         _check_finite(hashes, stepper)
         trains = "parameters" in bound.plan.attributes and "learning_rates" in bound.arrays
         if trains and held and hashes["weights_hash"] == untrained:
             raise ArithmeticError(f"no weight changed in {stepper.iterations_done} iterations: nothing can be checked")
-        warm = warm_up(stepper, job["warmup_s"])
+        warm = warm_up(stepper, job["warmup_s"], made=made)
         conduct = None if spec.is_gpu or spec.is_peer else asdict(executor.conduct())
         observed = Observed(counters, bound.device if spec.binds_on_gpu else None, job["cpus"] or ())
         untimed_s = GPU_UNTIMED_S if spec.is_gpu else 0.0

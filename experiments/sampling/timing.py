@@ -15,6 +15,7 @@ WARMUP_WINDOW = 8  # runs that the stationarity test looks at
 WARMUP_CHUNK_S = 0.005  # shortest run that is timed during warm-up: 250 times the clock's and the call's cost
 # Before a turn on a GPU: its clock falls while others have their turns, and takes about so long to rise.
 GPU_UNTIMED_S = 0.02
+LONG_PASS_S = 0.25  # of a pass that fills the caches and wakes the threads by itself, within a percent of its time
 FALLING_Z = 1.645  # one-sided 5 % quantile of the normal distribution
 
 
@@ -96,15 +97,18 @@ class WarmUp:
         return float(np.median([t / n for t, n in zip(self.times_s[-count:], self.passes[-count:], strict=True)]))
 
 
-def warm_up(stepper: Stepper, limit_s: float, chunk_s: float = WARMUP_CHUNK_S) -> WarmUp:
+def warm_up(
+    stepper: Stepper, limit_s: float, chunk_s: float = WARMUP_CHUNK_S, made: Sequence[tuple[int, float]] = ()
+) -> WarmUp:
     """Run until the time of a pass no longer falls, for `limit_s` at most (two runs at least).
 
     The length of a run is doubled until it takes `chunk_s`; then runs of that length go on until the last
-    `WARMUP_WINDOW` of them show no falling trend.
+    `WARMUP_WINDOW` of them show no falling trend. Runs that were `made` before, as passes and seconds, count where
+    their passes are long, so that some of them are a warm-up.
     """
-    passes: list[int] = []
-    times: list[float] = []
-    length, spent, first_full = 1, 0.0, None
+    made = [run for run in made if run[1] >= LONG_PASS_S * run[0]]
+    passes, times = [count for count, _ in made], [seconds for _, seconds in made]
+    length, spent, first_full = 1, sum(times), 0 if made else None
     while spent < limit_s or len(times) < 2:
         times.append(stepper.run(length))
         passes.append(length)
@@ -114,7 +118,7 @@ def warm_up(stepper: Stepper, limit_s: float, chunk_s: float = WARMUP_CHUNK_S) -
                 length *= 2
                 continue
             first_full = len(times) - 1
-        window = times[first_full:][-WARMUP_WINDOW:]
+        window = [seconds / count for seconds, count in zip(times, passes, strict=True)][first_full:][-WARMUP_WINDOW:]
         if len(window) == WARMUP_WINDOW and not still_falling(window):
             return WarmUp(passes, times, True)
     return WarmUp(passes, times, False)
@@ -125,8 +129,11 @@ def turn_lengths(pass_time_s: float, turn_s: float, untimed_s: float = 0.0) -> t
     which take about `turn_s` together.
 
     The step time is the slope between the two timed runs, and the further apart these are, the less their noise moves
-    it: by a quarter less with 1 and 9 passes than with 2 and 8. The long run has three passes at least.
+    it: by a quarter less with 1 and 9 passes than with 2 and 8. The long run has three passes at least; long passes are
+    run once and twice, without an untimed run but on a GPU: what they lack in number they have in time.
     """
+    if pass_time_s >= LONG_PASS_S:
+        return math.ceil(untimed_s / pass_time_s), 1, 2
     budget = turn_s / max(pass_time_s, 1e-9)  # in passes
     short = max(1, int(budget / 10))
     untimed = max(1, int(budget / 5), math.ceil(untimed_s / max(pass_time_s, 1e-9)))
@@ -161,7 +168,8 @@ def take_turns(
     turns = 0
     while turn is not None:
         with meanwhile or nullcontext():
-            stepper.run(untimed)
+            if untimed:
+                stepper.run(untimed)
             times = {n: stepper.run(n) for n in ((long, short) if turn["long_first"] else (short, long))}
         turns += 1
         turn = yield {"short_s": times[short], "long_s": times[long]}

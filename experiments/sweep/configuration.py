@@ -73,6 +73,8 @@ from .tuned import problem_id, read_tuned
 
 QUICK_BATCH = 8  # the largest of several in a small form, unless there are more
 MOST_SAMPLES = 1_000_000
+# Iterations after which results are compared: they cost most of what a generation of long steps takes.
+CHECKED, CHECKED_OF_LONG, LONG_FLOPS = 20, 3, 5e9
 # Of a comparison, where nothing else is asked for.
 BUDGET_S, MOST_REPEATS = 180.0, 60
 CORES = {"cores": slice(None), "all": slice(-1, None)}  # names of numbers of threads
@@ -117,8 +119,14 @@ class Measure(Placement, frozen=True):
     repeats: Annotated[int, about("processes for each configuration: generations", least=1, below=100_001)] = 11
     seed: Annotated[int, about("of data, initial weights and the order of measurements", least=0)] = 1
     check_iterations: Annotated[
-        int, about("iterations after which weights and losses must be the same in all models", least=1, below=1_000_001)
-    ] = 20
+        int,
+        about(
+            f"iterations after which weights and losses must be the same in all models; 0: {CHECKED}, and "
+            f"{CHECKED_OF_LONG} of a plan with more than {LONG_FLOPS / 1e9:g} GFLOP",
+            least=0,
+            below=1_000_001,
+        ),
+    ] = 0
     target_s: Annotated[
         float,
         about("approximate duration of all timed runs of one sample, over all its turns", above=0, below=MOST_SECONDS),
@@ -217,6 +225,10 @@ class Measure(Placement, frozen=True):
     def profiles(self) -> int:
         """Number of profiles of each configuration."""
         return min(self.profile_repeats, self.repeats) if self.profile else 0
+
+    def checked(self, flops: float) -> int:
+        """Return after how many iterations results are compared, of a plan whose step takes `flops`."""
+        return self.check_iterations or (CHECKED_OF_LONG if flops > LONG_FLOPS else CHECKED)
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -479,7 +491,7 @@ class Configuration:
                 target_s=0.02,
                 warmup_s=0.05,
                 least_rounds=1,
-                check_iterations=min(self.measure.check_iterations, 4),
+                check_iterations=min(self.measure.check_iterations or 4, 4),
             ),
         )
 

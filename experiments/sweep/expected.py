@@ -13,6 +13,7 @@ from ...forkjoin.executor import JOBLIB_WAKES_NS
 from ...forkjoin.models import JOBLIB
 from ..machine.environment import collect, environment_id
 from ..results.rows import Loop, PlanRow
+from ..sampling.timing import LONG_PASS_S, turn_lengths
 from ..subjects.memory import allowed_bytes, format_bytes, memory_bounds
 from ..tables.numbers import plural
 from ..tables.progress import format_seconds
@@ -20,6 +21,7 @@ from .configuration import Configuration
 
 OF_LOOPS = tuple(name for name in Loop.__struct_fields__ if name != "least_bytes")
 STARTUP_S = 0.7  # start of a measuring process: interpreter, NumPy, plan; for the expected duration only
+LIMITS_S = 3.0  # measurement of the machine's limits
 GUESSED_FLOPS_PER_S = 1e11  # rate of one thread; for the expected duration only
 
 
@@ -54,11 +56,19 @@ def plan_row(plan_id: str, plan: Mapping[str, Any]) -> PlanRow:
 
 
 def expected_duration_s(configuration: Configuration, plan_rows: Mapping[str, PlanRow]) -> float:
-    """Estimate the duration of a sweep before anything was measured, from FLOPs at a typical rate.
+    """Estimate the duration of a sweep before anything was measured. With a budget, repetitions after the first end
+    with it."""
+    measure = configuration.measure
+    samples_s, profiles_s = generation_s(configuration, plan_rows)
+    first = LIMITS_S + samples_s + (profiles_s if measure.profiles else 0.0)
+    later = (measure.repeats - 1) * samples_s + max(measure.profiles - 1, 0) * profiles_s
+    return first + (min(later, max(measure.budget_s - first, 0.0)) if measure.budget_s else later)
 
-    Plans that do not fit into memory take no time. With a budget, repetitions after the first end with it.
-    """
-    measure, first, later = configuration.measure, 3.0, 0.0
+
+def generation_s(configuration: Configuration, plan_rows: Mapping[str, PlanRow]) -> tuple[float, float]:
+    """Estimate the duration of a generation's samples and of its profiles, from FLOPs at a typical rate; plans that do
+    not fit into memory take no time."""
+    measure, samples, profiles = configuration.measure, 0.0, 0.0
     allowed, _ = allowed_bytes(*memory_bounds(measure.memory_limit))
     for point in configuration.points():
         plan = plan_rows[point.plan_id]
@@ -66,12 +76,12 @@ def expected_duration_s(configuration: Configuration, plan_rows: Mapping[str, Pl
         step_s = fits * plan.flops / (GUESSED_FLOPS_PER_S * point.threads)
         if point.model.model is JOBLIB and point.threads > 1:  # most loops wait for its next look for results
             step_s += fits * len(plan.loops) * JOBLIB_WAKES_NS * 1e-9
-        sample_s = STARTUP_S + step_s * measure.check_iterations + max(min(measure.warmup_s, 0.3), 2 * step_s)
-        sample_s = min(sample_s + max(measure.target_s, 4 * measure.least_rounds * step_s), measure.time_limit_s)
-        profile_s = min(STARTUP_S + max(measure.target_s, 6 * step_s), measure.time_limit_s)
-        first += sample_s + (profile_s if measure.profiles else 0.0)
-        later += (measure.repeats - 1) * sample_s + max(measure.profiles - 1, 0) * profile_s
-    return first + (min(later, max(measure.budget_s - first, 0.0)) if measure.budget_s else later)
+        sample_s = STARTUP_S + step_s * measure.checked(plan.flops)
+        sample_s += min(measure.warmup_s, 0.3) if step_s < LONG_PASS_S else 0.0
+        turn_s = sum(turn_lengths(step_s, 0.0)) * step_s if step_s else 0.0
+        samples += min(sample_s + max(measure.target_s, measure.least_rounds * turn_s), measure.time_limit_s)
+        profiles += min(STARTUP_S + max(measure.target_s, 6 * step_s), measure.time_limit_s)
+    return samples, profiles
 
 
 def expected(configuration: Configuration) -> dict[str, Any]:

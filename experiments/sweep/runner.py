@@ -16,6 +16,7 @@ from itertools import count, groupby
 
 from ...cython_src.errors import UsageError
 from ...cython_src.networks.own import is_own
+from ..analysis.estimates import MIN_GENERATIONS
 from ..analysis.names import problem_text, record_of, swept_fields, with_short_names
 from ..results.folder import LASTING_FAILURES, Results, ResultsWriter
 from ..results.nodes import check_nodes
@@ -37,6 +38,7 @@ from ..sampling.schedule import Job, Schedule
 from ..tables.numbers import plural
 from ..tables.progress import format_seconds, say
 from .configuration import Configuration, Shard
+from .expected import generation_s
 from .shards import Answers, Means, Site, missing_shards
 from .status import standing_failures
 
@@ -138,7 +140,7 @@ class SweepRunner:
         measured = partial(self._measure, schedule, site, Answers(results.rows), set())
         try:
             total = len(missing) if self.shards is None and schedule.budget_s == math.inf else 0
-            schedule.run(self._jobs(schedule, results, plan_names(site.plans), measured), total)
+            schedule.run(self._jobs(schedule, results, site.plans, measured), total)
         except KeyboardInterrupt:
             kept = f"{len(results.finished())} measurements are kept in {self.out_dir}"
             say(f"interrupted; {kept}. To continue: {self.command_line}")
@@ -189,7 +191,7 @@ class SweepRunner:
         self,
         schedule: Schedule,
         results: Results,
-        names: Mapping[str, str],
+        plans: Mapping[str, PlanRow],
         measure: Callable[[Shard], Iterable[AnyRow]],
     ) -> Iterator[Job]:
         """Yield what is missing, with a budget until all is decided or no plan has room for another generation.
@@ -199,13 +201,17 @@ class SweepRunner:
         """
         limited = schedule.budget_s < math.inf
         of = "" if limited else f" of {self.configuration.measure.repeats}"
-        first = results.first_generation
+        first, names = results.first_generation, plan_names(plans)
         if self.shards is not None:
             for given in self.shards:
                 for shard in missing_shards([given], results):
                     yield _job(f"generation {shard.repetition + 1}{of}", names, shard, measure)
             return
+        if limited:
+            self._say_room(schedule, sum(generation_s(self.configuration, plans)), "is expected to take")
         for repetition, group in self._generations(results):
+            if repetition == first + 1 and limited:
+                self._say_room(schedule, schedule.spent_s, "took")
             shards, wanted = [self._with_owed_profiles(shard, results) for shard in group], None
             if repetition > first and limited:
                 wanted = self.undecided(results)
@@ -228,6 +234,17 @@ class SweepRunner:
                     )
                     return
             yield from (_job(f"generation {repetition - first + 1}{of}", names, shard, measure) for shard in shards)
+
+    def _say_room(self, schedule: Schedule, generation_s: float, verb: str) -> None:
+        """Say how many generations fit into a budget where a verdict needs more."""
+        needed_s = MIN_GENERATIONS * generation_s
+        if needed_s > schedule.budget_s:
+            held = max(1, int(schedule.budget_s / generation_s))
+            schedule.say(
+                f"a generation {verb} {format_seconds(generation_s)}, a verdict needs {MIN_GENERATIONS} of them, the "
+                f"budget of {format_seconds(schedule.budget_s)} holds {held}; --budget {math.ceil(1.1 * needed_s)} is "
+                f"enough"
+            )
 
     def _with_owed_profiles(self, shard: Shard, results: Results) -> Shard:
         """Return a shard of a later generation with the profiles that are owed, since the host had moved the CPUs in
@@ -259,7 +276,8 @@ class SweepRunner:
     ) -> Iterator[AnyRow]:
         """Measure a shard but for what failed before, and say what fails."""
         points = {point.config_id: point for point in self.configuration.points()}
-        for row in site.measure(shard.with_only(lambda config_id: config_id not in failed), answers):
+        ends = schedule.now() + schedule.budget_s - schedule.spent_s
+        for row in site.measure(shard.with_only(lambda config_id: config_id not in failed), answers, ends):
             if isinstance(row, FailureRow):
                 failed.add(row.config_id)
                 point, reason = points[row.config_id], f"{row.reason}: {row.message.splitlines()[0]}"

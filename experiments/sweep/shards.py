@@ -7,6 +7,7 @@ machines.
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -185,7 +186,7 @@ class Site:
                 result.setdefault(str(threads), {})[str(hogs)] = measure_capacity_beside(hogs, measure.order(threads))
         return make_row(MachineRow, row, {"capacity_beside": result})
 
-    def measure(self, shard: Shard, answers: Answers | None = None) -> Iterator[AnyRow]:
+    def measure(self, shard: Shard, answers: Answers | None = None, ends: float = math.inf) -> Iterator[AnyRow]:
         """Measure a shard: the machine's capacity, the samples interleaved, then the profiles of those that did not
         fail.
 
@@ -193,6 +194,8 @@ class Site:
         ----------
         answers : Answers, optional
             Of the folder that takes the rows; default: samples are compared within the shard.
+        ends : float
+            Time of the machine's clock after which no further round begins.
 
         Yields
         ------
@@ -204,7 +207,7 @@ class Site:
         if threads and self._means.machine_row is None:
             yield CapacityRow(**shard.identity, node=self.node, capacity=measure_capacity(threads, self._any_order))
         failed, profiles = set(), {}
-        for row in self._measure_samples(shard, profiles) if shard.samples else ():
+        for row in self._measure_samples(shard, profiles, ends) if shard.samples else ():
             row = answers.checked(row)
             if isinstance(row, FailureRow):
                 failed.add(row.config_id)
@@ -235,7 +238,7 @@ class Site:
             cpus=measure.cpus(point.threads),
             memory_policy=measure.memory_policy,
             seed=measure.seed,
-            check_iterations=measure.check_iterations,
+            check_iterations=measure.checked(self.plans[point.plan_id].flops),
             counters=measure.counters,
             target_s=measure.target_s,
             warmup_s=measure.warmup_s,
@@ -258,7 +261,7 @@ class Site:
         }
 
     def _measure_samples(
-        self, shard: Shard, profiles: dict[str, Mapping[str, Any]]
+        self, shard: Shard, profiles: dict[str, Mapping[str, Any]], ends: float
     ) -> Iterator[RoundsRow | SampleRow | FailureRow]:
         """Measure samples, interleaved; the profiles of their processes go to `profiles`."""
         measure, points = self.configuration.measure, [self._points[config_id] for config_id in shard.samples]
@@ -271,6 +274,7 @@ class Site:
             f"{measure.seed}/{shard.repetition}/{shard.plan_id}",
             shard.interference,
             measure.order(max(point.threads for point in points)),
+            ends,
         )
         for group, result in enumerate(measure_generation(generation, self._means.machine)):
             about = {"group": group, "node": self.node}

@@ -1,6 +1,7 @@
 """Generations: processes that take turns, on a machine that takes no time, and a few real ones."""
 
 import json
+import math
 import os
 import random
 import signal
@@ -147,6 +148,16 @@ def test_a_contestant_of_long_steps_takes_part_in_fewer_rounds():
     machine = FakeMachine({"a": 1e-3, "slow": 1.0})
     (group,) = machine.measure(target_s=0.3, least_rounds=4)
     assert len(group.answers["slow"]["rounds"]) == 4 and len(group.answers["a"]["rounds"]) == round(0.3 / TURN_S)
+
+
+def test_no_round_begins_when_time_is_up():
+    """Check that a generation ends early, with a round of each contestant at least."""
+    taken = []
+    for ends in (0.0, 20.0, math.inf):
+        (group,) = FakeMachine({"a": 1.0, "slow": 2.0}).measure(least_rounds=4, ends=ends)
+        (rounds,) = {len(answer["rounds"]) for answer in group.answers.values()}
+        taken.append(rounds)
+    assert taken[0] == 1 < taken[1] < taken[2] == 4
 
 
 @pytest.mark.parametrize("when", [0, 1, 2, 4])

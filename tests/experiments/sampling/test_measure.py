@@ -22,6 +22,7 @@ from forktask.experiments.sampling.child import converse
 from forktask.experiments.sampling.measure import Observed, measure_sample, record_costs
 from forktask.experiments.sampling.profile import block_times
 from forktask.experiments.sampling.timing import (
+    LONG_PASS_S,
     WARMUP_CHUNK_S,
     Stepper,
     still_falling,
@@ -79,13 +80,17 @@ def test_a_turn_holds_a_short_and_a_long_run(step, stride):
         assert turn["short_s"] == pytest.approx(0.003 + short * step)
         assert turn["long_s"] == pytest.approx(0.003 + long * step)
     untimed = fake.done[0][1]
-    assert [count for _, count in fake.done] == [untimed, short, long, untimed, long, short, untimed, short, long]
-    assert untimed >= short and sum(count for _, count in fake.done) == steps
+    runs = [untimed, short, long, untimed, long, short, untimed, short, long]
+    if step * stride >= LONG_PASS_S:
+        runs = [short, long, long, short, short, long]
+    assert [count for _, count in fake.done] == runs and sum(runs) == steps
 
 
 def test_turn_lengths_keep_to_the_budget():
-    """Check that the lengths are always far apart, that short steps stay within the target, and the untimed run."""
-    for pass_time in 10.0 ** np.linspace(-7, 1, 33):
+    """Check that the lengths are always far apart, that short steps stay within the target, and the untimed run; of
+    long passes those that are enough."""
+    assert turn_lengths(LONG_PASS_S, 0.03) == (0, 1, 2) and turn_lengths(0.3, 0.03, untimed_s=0.02) == (1, 1, 2)
+    for pass_time in 10.0 ** np.linspace(-7, -0.7, 33):
         untimed, short, long = turn_lengths(pass_time, 0.03)
         assert 1 <= short <= untimed <= long and 3 * short <= long
         assert (short + long) * pass_time <= max(0.03 + 1e-9, 4.01 * pass_time)
@@ -135,6 +140,15 @@ def test_warm_up_is_bounded():
     assert fake.now < 4
     fake = FakeExecutor(lambda i: 100.0)
     assert warm_up(Stepper(fake, clock=fake.clock), limit_s=1).passes == [1, 1]
+
+
+def test_checked_steps_warm_up_where_they_are_long():
+    """Check that long passes that were made before are not made once more, and that short ones count for nothing."""
+    fake = FakeExecutor(lambda i: 1.0)
+    warm = warm_up(Stepper(fake, clock=fake.clock), limit_s=1, made=[(1, 1.5), (2, 2.0)])
+    assert warm.passes == [1, 2] and warm.pass_time_s == 1.25 and not fake.done
+    short = warm_up(Stepper(fake, clock=fake.clock), limit_s=1, made=[(1, 0.01)])
+    assert short.passes == [1, 1]
 
 
 def test_short_steps_are_timed_in_longer_runs():

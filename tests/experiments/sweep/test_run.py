@@ -255,6 +255,15 @@ def test_a_budget_repeats_the_quick_plans(runner, monkeypatch, capsys):
     result, text = run(1.0)
     assert result == {100: 4, 10: 6, 1: 10}, "a session begins with a whole generation"
     assert "the budget of 1.0 s is spent after 1 generation;" in text
+    expected, taken = (line for line in text.splitlines() if "a generation" in line)
+    assert "is expected to take" in expected and "the budget of 1.0 s holds 1; --budget" in expected
+    assert "a generation took 3:42 min, a verdict needs 6 of them" in taken and "--budget 1466 is enough" in taken
+
+
+def test_results_of_long_steps_are_compared_after_fewer():
+    """Check the number by a plan's work, and that one that was asked for holds."""
+    assert Measure().checked(1e9) == 20 and Measure().checked(6e9) == 3
+    assert Measure(check_iterations=7).checked(6e9) == 7
 
 
 def test_generations_of_a_budget_are_not_measured_again(runner):

@@ -42,6 +42,7 @@ COMMANDS = {
     "compare": ({"repeats": 60, "budget_s": 180.0}, 1, TRUTH_S),
     "compare, forms alike": ({"repeats": 60, "budget_s": 180.0}, 1, TIED_S),
     "run": ({"repeats": 8}, 1, TRUTH_S),
+    "compare, long steps": ({"repeats": 6}, 1, {model: 500 * seconds for model, seconds in TRUTH_S.items()}),
     "sessions": ({"repeats": 60, "budget_s": 90.0, "sessions": 5}, 5, TRUTH_S),
     "sessions, forms alike": ({"repeats": 60, "budget_s": 90.0, "sessions": 5}, 5, TIED_S),
 }
