@@ -54,6 +54,19 @@ class OpenMPTasksOptions(Record):
     runtime: Annotated[str, _RUNTIME] = "libgomp"
 
 
+class TBBOptions(Record):
+    """Options of `tbb`."""
+
+    construct: Annotated[
+        str,
+        about(
+            "`graph`: threads without work may leave between iterations; `phase`: each run is a parallel phase, in "
+            "which they stay (oneTBB 2023)",
+            choices=("graph", "phase"),
+        ),
+    ] = "graph"
+
+
 class StarPUOptions(Record):
     """Options of `starpu`."""
 
@@ -154,7 +167,9 @@ JOBLIB = ExecutionModel(
 OPENMP_TASKS = _reference(
     "openmp_tasks", "OpenMPTasksExecutor", "openmp_tasks", OpenMPTasksOptions, colors=("brown",), markers="*"
 )
-TBB = _reference("tbb", "TBBExecutor", "tbb_flow", barrier="iteration", records=True, colors=("purple",), markers="P")
+TBB = _reference(
+    "tbb", "TBBExecutor", "tbb_flow", TBBOptions, barrier="iteration", records=True, colors=("purple",), markers="PX"
+)
 TASKFLOW = _reference("taskflow", "TaskflowExecutor", "taskflow_flow", barrier="iteration", records=True, markers="p")
 STARPU = _reference("starpu", "StarPUExecutor", "starpu_tasks", StarPUOptions, colors=("pink",), markers="X")
 OMPSS2 = _reference("ompss2", "OmpSs2Executor", "ompss2_tasks", OmpSs2Options, colors=("0.35", "0.6"), markers="hd")

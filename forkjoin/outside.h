@@ -37,6 +37,7 @@ typedef struct OutsideRun {
     const int32_t *successor_offsets; /* shape (num_nodes + 1,): edges within an iteration only */
     const int32_t *successors;
     const int32_t *num_predecessors; /* shape (num_nodes,) */
+    int phase;                       /* threads without work stay in a run */
 } OutsideRun;
 
 typedef struct OutsideLibrary {

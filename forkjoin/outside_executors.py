@@ -118,6 +118,19 @@ class TBBExecutor(FlowExecutor):
     about = TBB
     guard = ForkGuard("oneTBB")
 
+    def _make(self, bound) -> None:
+        try:
+            super()._make(bound)
+        except OSError as error:
+            if error.errno != errors_of_system.ENOTSUP:
+                raise
+            raise UsageError(
+                "construct=phase needs oneTBB 2023, and forktask was built with an older one; leave it out"
+            ) from None
+
+    def _given(self, bound) -> dict[str, Any]:
+        return {**super()._given(bound), "phase": self.options.construct == "phase"}
+
     def conduct(self) -> Conduct:
         """Return what this executor does besides running blocks."""
         # oneTBB's threads are pinned when they enter the arena, the caller for each run.

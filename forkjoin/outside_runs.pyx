@@ -45,7 +45,7 @@ cdef class OutsideRuns:
 
     `library`: address of its `OutsideLibrary`; `wait_after`, of libraries that create tasks anew: for each loop, wait
     for all tasks after it; `scheduler`: StarPU's name of a scheduling policy; `records`: OmpSs-2 repeats the tasks of
-    one iteration; `graph`, of libraries that run one: not closed. Raises `OSError`: the library could not make ready;
+    one iteration; `graph`, of libraries that run one: not closed; `phase`: oneTBB's threads stay in a run. Raises `OSError`: the library could not make ready;
     `MemoryError` if memory was short.
     """
 
@@ -58,7 +58,7 @@ cdef class OutsideRuns:
         self.session = NULL
 
     def __init__(self, BoundPlan bound, Workers workers, cpus, uintptr_t library, *, wait_after=(), scheduler="",
-                 bint records=False, graph=None):
+                 bint records=False, graph=None, bint phase=False):
         cdef int i, error = 0
         table = bound.plan.accesses
         name = scheduler.encode()
@@ -83,6 +83,7 @@ cdef class OutsideRuns:
                 self.record.lists[i].offsets = <const int32_t *> kept(self.keep, offsets, np.int32)
                 self.record.lists[i].cells = <const int32_t *> kept(self.keep, cells, np.int32)
         else:
+            self.record.phase = phase
             self.record.num_nodes = graph.num_nodes
             self.record.successor_offsets = <const int32_t *> kept(self.keep, graph.successor_offsets, np.int32)
             self.record.successors = <const int32_t *> kept(self.keep, graph.successors, np.int32)

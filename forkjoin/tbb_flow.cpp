@@ -174,6 +174,12 @@ struct Graph {
  * task's thread had: make it in the mode that blocks run in. */
 void *prepare(OutsideRun *run, int *error)
 {
+#ifndef TBB_HAS_PARALLEL_PHASE
+    if (run->phase) {
+        *error = ENOTSUP;
+        return nullptr;
+    }
+#endif
     const unsigned former_control = forktask_flush_denormals();
     Graph *graph = nullptr;
     try {
@@ -191,7 +197,15 @@ int run(void *graph)
     g->run->stop = 0;
     /* of a thread that has stayed in the arena since */
     g->observer.error.store(forktask_pinning_error(g->run), std::memory_order_relaxed);
+#ifdef TBB_HAS_PARALLEL_PHASE
+    if (g->run->phase)
+        g->arena.start_parallel_phase();
+#endif
     g->arena.execute([g] { g->run_all(); });
+#ifdef TBB_HAS_PARALLEL_PHASE
+    if (g->run->phase)
+        g->arena.end_parallel_phase();
+#endif
     return g->observer.error.load(std::memory_order_relaxed);
 }
 

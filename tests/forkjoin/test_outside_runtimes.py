@@ -15,7 +15,7 @@ from forktask.forkjoin.executor import SerialExecutor
 SPECS = [
     "openmp_tasks",
     *(f"openmp_tasks:taskwait={taskwait}" for taskwait in ("iteration", "phase", "loop")),
-    pytest.param("tbb", marks=pytest.mark.tbb),
+    *(pytest.param(spec, marks=pytest.mark.tbb) for spec in ("tbb", "tbb:construct=phase")),
     pytest.param("taskflow", marks=pytest.mark.taskflow),
     *(
         pytest.param(spec, marks=pytest.mark.starpu)
