@@ -227,17 +227,17 @@ class Estimates(Generic[Key]):
         it, others by their times.
     disturbed : mapping of point to set of (generation, group, round)
         Rounds among these on which no verdict about the point may rest.
-    sessions : int
-        In which they were measured: generation g in session g % sessions.
+    sessions : mapping of generation to int, optional
+        In which each was measured; default: one.
     """
 
     def __init__(
         self,
         points: Mapping[Key, Mapping[Turn, float]],
         disturbed: Mapping[Key, Set[Turn]] | None = None,
-        sessions: int = 1,
+        sessions: Mapping[int, int] | None = None,
     ):
-        self.points, self.disturbed, self._num_sessions = points, disturbed or {}, sessions
+        self.points, self.disturbed, self._session_of = points, disturbed or {}, sessions or {}
 
     @cached_property
     def _logs(self) -> tuple[list[int], np.ndarray]:
@@ -274,8 +274,8 @@ class Estimates(Generic[Key]):
     @cached_property
     def _sessions(self) -> list[np.ndarray]:
         """Rows of the table of each session."""
-        place = np.array(self._logs[0]) % self._num_sessions
-        return [np.flatnonzero(place == session) for session in np.unique(place)]
+        own = np.array([self._session_of.get(generation, 0) for generation in self._logs[0]])
+        return [np.flatnonzero(own == session) for session in np.unique(own)]
 
     def _by_session(self, values: np.ndarray) -> np.ndarray:
         """Return the mean over the generations of each session that has some of the values."""

@@ -88,7 +88,7 @@ def sweep_from_rows(rows: Sequence[Row], partial: str = "") -> Sweep:
         losses differ by more than rounding; a row of an unknown plan.
     """
     by_kind: dict[type, list[Any]] = {kind: [] for kind in KINDS.values()}
-    rows, sessions = separate_sessions(rows)
+    rows, session_of = separate_sessions(rows)
     for row in _separate_interference(rows):
         by_kind[type(row)].append(row)
     wrong = wrong_models(by_kind[SampleRow], by_kind[FailureRow])
@@ -123,7 +123,7 @@ def sweep_from_rows(rows: Sequence[Row], partial: str = "") -> Sweep:
         traces=by_kind[TraceRow],
         turns=turns,
         quiet=quiet,
-        sessions=sessions,
+        session_of=session_of,
         rounds=by_kind[RoundsRow],
         capacities=by_kind[CapacityRow],
         machines=by_kind[MachineRow],

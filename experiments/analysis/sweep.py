@@ -92,8 +92,8 @@ class Sweep:
         Seconds per step of each undisturbed turn of each (plan_id, model, threads).
     quiet : QuietTimes
         What they were taken from: rounds on which no verdict may rest, generations that are left out.
-    sessions : int
-        In which they were measured; see `Estimates`.
+    session_of : dict of generation to int
+        In which each was measured; see `separate_sessions`.
     machines : list of MachineRow
         All of them: of several nodes one each.
     nodes : dict of name to RunRow
@@ -124,7 +124,7 @@ class Sweep:
     quiet: QuietTimes
     rounds: list[RoundsRow]
     capacities: list[CapacityRow]
-    sessions: int = 1
+    session_of: dict[int, int] = field(default_factory=dict)
     machines: list[MachineRow] = field(default_factory=list)
     nodes: dict[str, RunRow] = field(default_factory=dict)
     node_of: dict[int, str] = field(default_factory=dict)
@@ -149,6 +149,11 @@ class Sweep:
     def environment(self) -> Mapping[str, Any]:
         """The environment of the run."""
         return self.run.environment
+
+    @property
+    def sessions(self) -> int:
+        """How many sessions there are."""
+        return len({*self.session_of.values()}) or 1
 
     @property
     def data(self) -> str:
@@ -262,7 +267,7 @@ class Sweep:
     def times(self) -> Estimates[Point]:
         """The estimator of all times and ratios."""
         loud = {(plan_id, model, threads): own for (plan_id, _, model, threads), own in self.quiet.loud.items()}
-        return Estimates(self.turns, loud, self.sessions)
+        return Estimates(self.turns, loud, self.session_of)
 
     def typical_time(self, point: Point) -> Estimate:
         """Return the seconds per step of a point; see `Estimates`."""

@@ -278,7 +278,7 @@ def quiet_turns(turns: Turns | SampleRow, disturbed: Set[int]) -> dict[int, floa
     return quiet if len(quiet) >= LEAST_SHARE * len(times) and median(quiet.values()) > 0 else times
 
 
-def separate_sessions(rows: Sequence[Row]) -> tuple[Sequence[Row], int]:
+def separate_sessions(rows: Sequence[Row]) -> tuple[Sequence[Row], dict[int, int]]:
     """Number generations anew, so that equal numbers are of one session of one node, and only what one session measured
     is compared; of pooled nodes a node's k-th generation of a plan with its k-th one of another plan.
 
@@ -288,13 +288,13 @@ def separate_sessions(rows: Sequence[Row]) -> tuple[Sequence[Row], int]:
     Returns
     -------
     rows : sequence of Row
-    sessions : int
-        How many there are: generation g belongs to session g % sessions.
+    sessions : dict of generation to int
+        To which each belongs, from 0 on; empty where there is one.
     """
     result = _places(rows)
     places = sorted(set(result.values()))
     if len(places) < 2:
-        return rows, 1
+        return rows, {}
 
     def series(row: Measured | RoundsRow) -> tuple:
         return _is_profile(row), row.node.name, row.plan_id, row.interference
@@ -304,14 +304,18 @@ def separate_sessions(rows: Sequence[Row]) -> tuple[Sequence[Row], int]:
         generations.setdefault(series(row), set()).add(row.repetition)
     ranks = {key: {number: rank for rank, number in enumerate(sorted(own))} for key, own in generations.items()}
     several = len({node for node, _ in places}) > 1
+    sessions: dict[int, int] = {}
 
     def renumbered(row: Row) -> Row:
         if not isinstance(row, Measured | RoundsRow):
             return row
         rank = ranks[series(row)][row.repetition] if several else row.repetition
-        return structs.replace(row, repetition=rank * len(places) + places.index(result[_shard(row)]))
+        session = places.index(result[_shard(row)])
+        generation = rank * len(places) + session
+        sessions[generation] = session
+        return structs.replace(row, repetition=generation)
 
-    return list(map(renumbered, rows)), len(places)
+    return list(map(renumbered, rows)), sessions
 
 
 def _is_profile(row: Row) -> bool:

@@ -131,11 +131,11 @@ def undecided(results: Results) -> set[str] | None:
     """
     first = results.first_generation
     rows = [row for row in results.rows if not isinstance(row, OfShard) or row.repetition >= first]
-    rows, sessions = separate_sessions(rows)
+    rows, session_of = separate_sessions(rows)
     samples = [row for row in rows if isinstance(row, SampleRow)]
     ids = {(row.plan_id, row.interference, row.model, row.threads): row.config_id for row in samples}
     quiet = quiet_times(groups_of(samples, (row for row in rows if isinstance(row, RoundsRow))))
-    times = Estimates(quiet.times, quiet.loud, sessions)
+    times = Estimates(quiet.times, quiet.loud, session_of)
     open_ones: set[str] = set()
     requested = False
     for plan in dict.fromkeys(point[:2] for point in times.points):

@@ -88,15 +88,14 @@ def _turn_rows(sweep: Sweep, plan_id: str) -> list[dict[str, Any]]:
     the same round); low, high are not known."""
     threads, join = _on_most_threads(sweep, plan_id)
     base = sweep.turns.get((plan_id, join, threads), {})
-    # Generations of several sessions are numbered in turn (`separate_sessions`).
-    order = sorted({turn[0] for turn in base}, key=lambda g: (g % sweep.sessions, g))
+    order = sorted({turn[0] for turn in base}, key=lambda g: (sweep.session_of.get(g, 0), g))
     rounds = max((turn[2] for turn in base), default=0) + 1
     result = []
     for model, count in sweep.points_of(plan_id):
         own = sweep.turns[plan_id, model, count] if count == threads and model != join else {}
         for turn in sorted({*own} & {*base}, key=lambda turn: (order.index(turn[0]), turn[2])):
             generation = order.index(turn[0]) + 1
-            about = {"session": turn[0] % sweep.sessions + 1, "generation": generation, "round": turn[2] + 1}
+            about = {"session": sweep.session_of.get(turn[0], 0) + 1, "generation": generation, "round": turn[2] + 1}
             value = {"x": generation + turn[2] / rounds, "value": own[turn] / base[turn]}
             result.append({"model": model, **value, **about, "low": math.nan, "high": math.nan})
     return result

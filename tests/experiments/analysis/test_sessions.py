@@ -41,6 +41,16 @@ def starts(begins_s, lasting_s=175.0, generations=2):
     return typed(rows)
 
 
+def sessions_in(rows):
+    """How many sessions rows are of."""
+    return len({*separate_sessions(rows)[1].values()}) or 1
+
+
+def in_turn(points, sessions):
+    """Estimates of points whose generations are of each session in turn."""
+    return Estimates(points, sessions={t[0]: t[0] % sessions for own in points.values() for t in own})
+
+
 @pytest.mark.parametrize(
     ("begins_s", "sessions"),
     [
@@ -53,11 +63,10 @@ def starts(begins_s, lasting_s=175.0, generations=2):
 )
 def test_starts_that_follow_each_other_closely_are_one_session(begins_s, sessions):
     """Check the number of sessions, that each generation is of one, and that generations of one keep their order."""
-    rows, result = separate_sessions(starts(begins_s))
-    assert result == sessions
+    rows, session_of = separate_sessions(starts(begins_s))
     of_session = {}
     for row in (row for row in rows if isinstance(row, SampleRow)):
-        of_session.setdefault(row.repetition % result, []).append((row.repetition, row.started))
+        of_session.setdefault(session_of.get(row.repetition, 0), []).append((row.repetition, row.started))
     assert len(of_session) == sessions
     for own in of_session.values():
         assert own == sorted(own)
@@ -70,8 +79,8 @@ def test_an_end_parts_sessions_where_merging_dropped_the_start():
     rows = starts([0, 3600])
     end = typed([{"kind": "session", "node": {"host": "n0", "scheduler": "", "boot_id": ""}, "generations": 2}])
     place = max(k for k, row in enumerate(rows) if type(row).__name__ == "RunRow")
-    assert separate_sessions([*rows[:place], *rows[place + 1 :]])[1] == 1
-    assert separate_sessions([*rows[:place], *end, *rows[place + 1 :]])[1] == 2
+    assert sessions_in([*rows[:place], *rows[place + 1 :]]) == 1
+    assert sessions_in([*rows[:place], *end, *rows[place + 1 :]]) == 2
 
 
 def points_of(rng, sessions, generations, apart=0.02, truth=0.05):
@@ -99,7 +108,7 @@ def test_from_three_sessions_on_the_interval_is_over_them():
     rng = np.random.default_rng(3)
     points = points_of(rng, 4, 8)
     two = {key: {turn: s for turn, s in own.items() if turn[0] % 4 < 2} for key, own in points.items()}
-    few, many = Estimates(two, sessions=4).ratio("b", "a"), Estimates(points, sessions=4).ratio("b", "a")
+    few, many = in_turn(two, 4).ratio("b", "a"), in_turn(points, 4).ratio("b", "a")
     assert (few.sessions, many.sessions, many.count) == (2, 4, 32)
     assert few.half_width == pytest.approx(Estimates(two).ratio("b", "a").half_width, rel=0.05)
     logs = [math.log(Estimates(of_session(points, n, 4)).ratio("b", "a").value) for n in range(4)]
@@ -107,7 +116,7 @@ def test_from_three_sessions_on_the_interval_is_over_them():
     assert many.half_width == pytest.approx(np.std(logs) * boundary(4, SESSION_PRIOR), rel=0.05)
     assert many.apart == pytest.approx(np.ptp(logs), rel=0.05)
     thinned = {key: {t: s for t, s in own.items() if t[0] % 4 or t[0] < 4} for key, own in points.items()}
-    assert Estimates(thinned, sessions=4).ratio("b", "a").value == pytest.approx(many.value, rel=0.005)
+    assert in_turn(thinned, 4).ratio("b", "a").value == pytest.approx(many.value, rel=0.005)
 
 
 def test_sessions_that_agree_by_chance_are_no_certainty():
@@ -117,7 +126,7 @@ def test_sessions_that_agree_by_chance_are_no_certainty():
     for turns in [points["b"]]:
         for turn in turns:
             turns[turn] *= math.exp(logs.mean() - logs[turn[0] % 3])
-    alike, pooled = Estimates(points, sessions=3).ratio("b", "a"), Estimates(points).ratio("b", "a")
+    alike, pooled = in_turn(points, 3).ratio("b", "a"), Estimates(points).ratio("b", "a")
     assert alike.apart < 1e-3 and alike.sessions == 3
     assert alike.half_width >= 0.999 * pooled.half_width > 0.002
 
@@ -153,7 +162,7 @@ def test_published_runs_spread_over_the_hour_hold_the_mean_of_the_others(name):
 def test_published_runs_that_follow_each_other_are_fewer_sessions(name, run_s):
     """Check that five consecutive ones of the forty published runs count as one session."""
     begins_s = [number * (run_s + 5) for number in range(5)]
-    assert separate_sessions(starts(begins_s, run_s))[1] == 1
+    assert sessions_in(starts(begins_s, run_s)) == 1
 
 
 def test_a_verdict_of_one_session_is_not_that_of_the_machine():
@@ -161,5 +170,5 @@ def test_a_verdict_of_one_session_is_not_that_of_the_machine():
     points = points_of(np.random.default_rng(5), 5, 8, apart=0.05, truth=0.0)
     alone = [verdict(Estimates(of_session(points, n, 5)).ratio("b", "a")) for n in range(5)]
     assert {"faster", "slower"} & {each.partition(",")[0] for each in alone}
-    assert verdict(Estimates(points, sessions=5).ratio("b", "a")) == "undecided"
+    assert verdict(in_turn(points, 5).ratio("b", "a")) == "undecided"
     assert Estimate(1.0, 1.0, 1.0, 3).sessions == 1
