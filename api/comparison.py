@@ -110,8 +110,8 @@ class Comparison(Shown):
         """One row a plan, number of threads and task model: `busy`, the share of the time in which fork-join keeps its
         cores busy (serial time over threads times fork-join's), `ratio` over fork-join, and `recovered`, the share of
         1 - busy that the model gains; each with its interval (`..._low`, `..._high`)."""
+        from .experiments.analysis.comparisons import recovered_table
         from .experiments.analysis.names import with_texts
-        from .experiments.analysis.recovered import recovered_table
 
         return with_texts(recovered_table(self._sweep))
 
@@ -216,7 +216,7 @@ class Comparison(Shown):
         UsageError
             A model that was not measured on this plan and number of threads; several plans, and none named.
         """
-        from .experiments.analysis.speeds import compared
+        from .experiments.analysis.speeds import Pair, ratio_rows
         from .experiments.report.files import chosen_plan
         from .experiments.report.words import axes_text
 
@@ -225,8 +225,8 @@ class Comparison(Shown):
             raise UsageError(f"plan must say of which of {len(plans)} plans a ratio is, got none; take one of {listed}")
         plan_id = chosen_plan(self._sweep, plan)
         point, other = (self._point(plan_id, spec, threads) for spec in (model, reference))
-        _, ratio, verdict, *_ = compared(self._sweep, point, [other])
-        return Ratio(ratio.value, ratio.low, ratio.high, ratio.count, verdict)
+        (row,) = ratio_rows(self._sweep, [Pair(point, [other])])
+        return Ratio(*(row[name] for name in ("ratio", "ratio_low", "ratio_high", "generations", "verdict")))
 
     def _point(self, plan_id: str, spec: str, threads: int | None) -> Point:
         from .experiments.analysis.sweep import Point

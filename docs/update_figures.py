@@ -25,10 +25,10 @@ from matplotlib.figure import Figure
 
 from forktask.cython_src.errors import UsageError
 from forktask.cython_src.typed_text import format_bytes
+from forktask.experiments.analysis.comparisons import interference_table, recovered_table
 from forktask.experiments.analysis.costs import memory_table
 from forktask.experiments.analysis.estimates import NOT_USABLE
 from forktask.experiments.analysis.factorial import effect_table
-from forktask.experiments.analysis.interference import interference_table
 from forktask.experiments.analysis.load import load
 from forktask.experiments.analysis.names import (
     AGAIN_LABEL,
@@ -39,7 +39,6 @@ from forktask.experiments.analysis.names import (
     value_text,
 )
 from forktask.experiments.analysis.phases import WALL, phase_table
-from forktask.experiments.analysis.recovered import recovered_table
 from forktask.experiments.analysis.speeds import leading_plans, main_plan, on_most_threads, scope, speed_table
 from forktask.experiments.analysis.sweep import Sweep
 from forktask.experiments.metg.figure import draw as draw_metg
@@ -79,7 +78,7 @@ TRACED = (PERSISTENT, TASKITER)  # models of the picture of traces
 FIGURES = {
     README_RESULTS: ("forest", "handover", "turns"),
     "gpt2_ladder": ("ladder",),
-    "gpt2_batch_subsize": ("overlay", "granularity"),
+    "gpt2_batch_subsize": ("granularity",),
     "gpt2_shapes": ("bound", "roofline"),
     "gpt2_64_tokens": (),
     "gpt2_1024_tokens": (),
@@ -93,7 +92,7 @@ FIGURES = {
     "sixteen_threads_networks": (),
     "checkerboard": ("options",),
     "checkerboard_trace": (GANTT,),
-    "conv_forms": ("overlay", "options"),
+    "conv_forms": ("options",),
     "layers": ("layer_times",),
     "metg_dnn": ("granularity",),
     "replay_ladder": ("factorial",),

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import pandas as pd
@@ -10,16 +12,16 @@ import pandas as pd
 from ...cython_src.errors import UsageError
 from ..subjects.models import SERIAL, ModelSpec
 from ..tables.numbers import plural
-from .estimates import MIN_SESSIONS, NOT_USABLE, NOTHING, UNDECIDED, Estimate, lacking, verdict
-from .names import GRANULARITY, INTERFERENCE, NETWORK, is_graph, model_rank, plan_beside, value_text
+from .estimates import MIN_SESSIONS, NOT_USABLE, NOTHING, UNDECIDED, Estimate, amount, lacking, verdict
+from .names import GRANULARITY, NETWORK, is_graph, model_rank, value_text
 from .sweep import Point, Sweep, kept
 
-# Axes along which the work grows, and what times are compared for: a row of the step's input.
-PER = {"batch": "sample", "sequence": "token"}
 IMPLAUSIBLE_EFFICIENCY = 1.5
 # On one thread all models run the same blocks of a network, whose order changes a step by 1 %: a serial run that takes
 # longer than this many times such a point was disturbed. Of other graphs the order may decide what caches hold.
 MOST_OVER_ONE_THREAD = 1.1
+# Columns of `ratio_rows` that tables of points have: a ratio to the point's reference, and its verdict.
+RATIO = ("reference", "ratio", "ratio_low", "ratio_high", "verdict", "lacks")
 
 
 def interval_columns(name: str, estimate: Estimate) -> dict[str, float]:
@@ -32,38 +34,57 @@ def estimate_of(row: Mapping[str, float], name: str) -> Estimate:
     return Estimate(*(row[f"{name}{end}"] for end in ("", "_low", "_high")), 0)
 
 
-class Compared(NamedTuple):
-    """A point's time over that of the fastest of some others.
+class Pair(NamedTuple):
+    """A point, and those whose fastest it is compared with.
 
     Attributes
     ----------
-    reference : Point or None
-        The fastest; None: there is nothing to compare with.
-    verdict, lacks : str
-        Of `verdict_columns`: the verdict, and what it would take where there is none; both empty without a reference.
-    usable : bool
-        Whether both times may be used.
+    about : mapping
+        What the row of the pair has besides.
+    work : float
+        Times the work of the references: their times are compared per unit of it.
     """
 
-    reference: Point | None
-    ratio: Estimate
-    verdict: str
-    lacks: str
-    usable: bool
-
-    def columns(self) -> dict[str, Any]:
-        """Return the columns ratio, ratio_low, ratio_high, verdict and lacks of a table's row."""
-        return {**interval_columns("ratio", self.ratio), "verdict": self.verdict, "lacks": self.lacks}
+    point: Point
+    references: Sequence[Point] = ()
+    about: Mapping[str, Any] = MappingProxyType({})
+    work: float = 1.0
 
 
-def compared(sweep: Sweep, point: Point, references: Sequence[Point], work: float = 1.0) -> Compared:
-    """Compare a point with the fastest of some others, or with one, per unit of `work`: value, interval and verdict of
-    every ratio of a page come from here."""
-    if not references:
-        return Compared(None, NOTHING, "", "", is_usable(sweep, point))
-    ratio, fastest = sweep.ratio_to_fastest(point, references).divided_by(work), sweep.times.fastest(references)
-    usable = is_usable(sweep, point) and is_usable(sweep, fastest)
-    return Compared(fastest, ratio, **verdict_columns(sweep, ratio, point, fastest), usable=usable)
+def ratio_rows(sweep: Sweep, pairs: Iterable[Pair]) -> list[dict[str, Any]]:
+    """Return a row for each pair: value, interval and verdict of every ratio of a page come from here.
+
+    Columns: those of `about`; plan_id, model, threads and time_s of the point; reference_plan_id, reference (model) and
+    reference_s; sessions, generations, rounds and apart (of sessions, in logarithms) of the ratio; ratio, ratio_low,
+    ratio_high (time over that of the fastest reference); verdict, lacks (see `verdict_columns`), amount (by how much);
+    usable (both times). NaN and "" without a reference.
+    """
+    rows = []
+    for (plan_id, model, threads), references, about, work in pairs:
+        point, compared = Point(plan_id, model, threads), [Point(*each) for each in references]
+        fastest = sweep.times.fastest(compared) if compared else None
+        ratio = sweep.ratio_to_fastest(point, compared).divided_by(work) if fastest else NOTHING
+        both = [point, fastest] if fastest else []
+        usable = all(is_usable(sweep, each) for each in both or [point])
+        rows.append(
+            {
+                **about,
+                **point._asdict(),
+                "time_s": sweep.typical_time(point).value,
+                "reference_plan_id": fastest.plan_id if fastest else "",
+                "reference": fastest.model if fastest else "",
+                "reference_s": sweep.typical_time(fastest).value if fastest else math.nan,
+                "sessions": ratio.sessions,
+                "generations": ratio.count,
+                "rounds": ratio.rounds,
+                "apart": ratio.apart,
+                **interval_columns("ratio", ratio),
+                **verdict_columns(sweep, ratio, *both),
+                "amount": amount(ratio) if fastest and (usable or not ratio.enough) else "",
+                "usable": usable,
+            }
+        )
+    return rows
 
 
 @kept
@@ -87,6 +108,23 @@ def better_forkjoin(sweep: Sweep, plan_id: str, threads: int, gpu: bool = False)
     return min(forms, key=lambda m: (sweep.typical_time((plan_id, m, threads)).value, model_rank(m)), default=None)
 
 
+def forkjoin_of(sweep: Sweep, point: Point) -> list[Point]:
+    """Return the fork-join forms on a point's device, plan and threads; gpu_forkjoin has one thread of the host."""
+    threads = 1 if point.model.is_gpu else point.threads
+    forms = forkjoin_forms(sweep, point.plan_id, threads, point.model.is_gpu)
+    return [Point(point.plan_id, form, threads) for form in forms]
+
+
+def references_of(sweep: Sweep, point: Point) -> list[Point]:
+    """Return what tables compare a point with: itself, if it is measured once more, else the fork-join forms, unless it
+    is the better one."""
+    own = point._replace(model=point.model.repeated)
+    if point.model.again and own in sweep.turns:
+        return [own]
+    forms = forkjoin_of(sweep, point)
+    return forms if forms and sweep.times.fastest(forms).model != point.model else []
+
+
 @kept
 def speed_table(sweep: Sweep) -> pd.DataFrame:
     """Return one row per point: time, speedup, efficiency, and the verdict against its device's better fork-join form.
@@ -98,21 +136,13 @@ def speed_table(sweep: Sweep) -> pd.DataFrame:
     `is_usable`). NaN and "" where there is nothing to compare with; a GPU's models have no efficiency.
     """
     rows = []
-    for point in sweep.points():
-        plan_id, model, threads = point
-        serial, typical = best_serial(sweep, plan_id), sweep.typical_time(point)
+    for against in ratio_rows(sweep, (Pair(point, references_of(sweep, point)) for point in sweep.points())):
+        point = Point(*(against[name] for name in Point._fields))
+        serial, typical = best_serial(sweep, point.plan_id), sweep.typical_time(point)
         speedup = sweep.ratio(serial, point) if serial else NOTHING
-        gpu = model.is_gpu
-        join_threads = 1 if gpu else threads  # gpu_forkjoin has one, gpu_both may have more
-        own = (plan_id, model.repeated, threads)  # a model that is measured once more is compared with itself
-        itself = bool(model.again) and own in sweep.turns
-        reference = model.repeated if itself else better_forkjoin(sweep, plan_id, join_threads, gpu)
-        reference = reference if reference != model else None
-        forms = [(plan_id, form, join_threads) for form in forkjoin_forms(sweep, plan_id, join_threads, gpu)]
-        against = compared(sweep, point, ([own] if itself else forms) if reference else ())
         rows.append(
             {
-                **{name: _plain(value) for name, value in sweep.records[plan_id].items()},
+                **{name: _plain(value) for name, value in sweep.records[point.plan_id].items()},
                 **point._asdict(),
                 "sessions": typical.sessions,
                 "generations": typical.count,
@@ -122,10 +152,9 @@ def speed_table(sweep: Sweep) -> pd.DataFrame:
                 "high_s": typical.high,
                 "fill_s": float(sweep.samples_of(point)["fill_time_s"].median()),
                 **interval_columns("speedup", speedup),
-                # Threads of the host say little of a model of a GPU: most only launch.
-                **interval_columns("efficiency", NOTHING if gpu else speedup.divided_by(threads)),
-                "reference": reference or "",
-                **against.columns(),
+                # Threads of the host say little of models of a GPU: most only launch.
+                **interval_columns("efficiency", NOTHING if point.model.is_gpu else speedup.divided_by(point.threads)),
+                **{name: against[name] for name in RATIO},
                 "usable": is_usable(sweep, point),
             }
         )
@@ -180,12 +209,9 @@ def scope(sweep: Sweep) -> str:
 
 
 def row_is_usable(sweep: Sweep, row: Mapping[str, Any]) -> bool:
-    """Return whether the points may be used that a table's row is about: its own, that of the plan which it is compared
-    with, and that beside its hogs. What was not measured spoils nothing."""
-    own = row["plan_id"]
-    plans = {own, row.get("baseline_plan_id", own), plan_beside(own, row.get("hogs", 0))}
-    points = [(plan_id, row["model"], row["threads"]) for plan_id in plans]
-    return all(point not in sweep.turns or is_usable(sweep, point) for point in points)
+    """Return whether the point of a table's row may be used; what was not measured spoils nothing."""
+    point = (row["plan_id"], row["model"], row["threads"])
+    return point not in sweep.turns or is_usable(sweep, point)
 
 
 def with_usable(sweep: Sweep, table: pd.DataFrame) -> pd.DataFrame:
@@ -207,93 +233,6 @@ def on_most_threads(table: pd.DataFrame) -> tuple[pd.DataFrame, int]:
     widest = int(table.loc[~gpu, "threads"].max()) if len(table) > gpu.sum() else 1
     own = table.groupby("model")["threads"].transform("max").where(gpu, widest)
     return table[table["threads"] == own], widest
-
-
-@kept
-def own_best_table(sweep: Sweep) -> pd.DataFrame:
-    """Return each model at its own best granularity, for problems measured at several.
-
-    Columns: problem, threads, model, granularity, plan_id, time_s, speedup, reference,
-    reference_granularity, ratio, ratio_low, ratio_high, verdict, lacks. The reference is the best fork-join form at
-    its own best granularity. Choosing the best of several by the same samples flatters each side a little.
-    """
-    speeds = speed_table(sweep).copy()
-    rows = []
-    speeds["problem"] = [sweep.problem_name(p) for p in speeds["plan_id"]]
-    speeds["gpu"] = [model.is_gpu for model in speeds["model"]]
-    speeds = speeds[[not model.again for model in speeds["model"]]]  # each is compared with itself, on its plan
-    for (_, threads, gpu), group in speeds.groupby(["problem", "threads", "gpu"], sort=False):
-        if group["plan_id"].nunique() < 2:
-            continue
-        best = group.loc[group.groupby("model")["time_s"].idxmin()]
-        joins = best[best["model"].map(lambda model: model.name) == ("gpu_forkjoin" if gpu else "forkjoin")]
-        reference = joins.loc[joins["time_s"].idxmin()] if len(joins) else None
-        for _, row in best.iterrows():
-            comparable = reference is not None and row["model"] != reference["model"]
-            point = (row["plan_id"], row["model"], threads)
-            forms = [(join["plan_id"], join["model"], threads) for _, join in joins.iterrows()]
-            own = row[["problem", "threads", "model", "granularity", "plan_id", "time_s", "speedup"]]
-            rows.append(
-                {
-                    **own,
-                    "reference": reference["model"] if comparable else "",
-                    "reference_granularity": reference["granularity"] if comparable else "",
-                    **compared(sweep, point, forms if comparable else ()).columns(),
-                }
-            )
-    rows.sort(key=lambda r: (r["problem"], r["threads"], model_rank(r["model"])))
-    return pd.DataFrame(rows)
-
-
-def plans_by_value(sweep: Sweep, plan_ids: Sequence[str], axis: str) -> dict[Any, str]:
-    """Return plans that differ in an axis by its value, in the sweep's order."""
-    result, requested = {sweep.records[p][axis]: p for p in plan_ids}, list(sweep.config.get(axis) or ())
-    order = sorted(result, key=lambda value: requested.index(value) if value in requested else len(requested))
-    return {value: result[value] for value in order}
-
-
-@kept
-def axis_table(sweep: Sweep) -> pd.DataFrame:
-    """Return ratios along each swept axis: the time with one value over that with the first, all else equal.
-
-    Two plans are compared where their records differ in this axis only, model by model and on as many threads. Along
-    the axes "batch" and "sequence" times are those of a sample and of a token. Networks are different work, and hogs
-    have a table of their own (`interference_table`): neither is compared here.
-
-    Columns: axis, plan_id, baseline_plan_id, problem (of the baseline), granularity, model, threads, value, baseline
-    (values of the axis), time_s, ratio, ratio_low, ratio_high, verdict, lacks.
-    """
-    rows = []
-    for axis in (a for a in sweep.axes if a not in ("network", INTERFERENCE)):
-        seen: set[str] = set()
-        for plan_id in sweep.plan_ids():
-            plans = sweep.siblings(plan_id, axis)
-            if plan_id in seen or len(plans) < 2:
-                continue
-            seen.update(plans)
-            (first, baseline), *others = plans_by_value(sweep, plans, axis).items()
-            for value, other in others:
-                work = value / first if axis in PER else 1.0
-                for model, threads in sweep.points_of(other):
-                    point, first_point = (other, model, threads), (baseline, model, threads)
-                    if first_point not in sweep.turns:
-                        continue
-                    rows.append(
-                        {
-                            "axis": axis,
-                            "plan_id": other,
-                            "baseline_plan_id": baseline,
-                            "problem": sweep.problem_name(baseline),
-                            "granularity": sweep.records[baseline][GRANULARITY],
-                            "model": model,
-                            "threads": threads,
-                            "value": value_text(value),
-                            "baseline": value_text(first),
-                            "time_s": sweep.typical_time(point).value,
-                            **compared(sweep, point, [first_point], work).columns(),
-                        }
-                    )
-    return pd.DataFrame(rows)
 
 
 def main_plan(sweep: Sweep) -> str:

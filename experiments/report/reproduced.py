@@ -12,8 +12,8 @@ from ...cython_src.reading import read_toml
 from ..analysis.estimates import NOT_USABLE, UNDECIDED, Estimate
 from ..analysis.factorial import effect_table
 from ..analysis.load import load
-from ..analysis.speeds import compared, scope
-from ..analysis.sweep import Sweep
+from ..analysis.speeds import Pair, estimate_of, ratio_rows, scope
+from ..analysis.sweep import Point, Sweep
 from ..results.folder import canonical_json
 from ..results.grids import given_or_shipped
 from ..subjects.models import parse_model
@@ -73,10 +73,9 @@ def _values(sweep: Sweep, finding: Published) -> Iterator[tuple[tuple[str, str],
     for plan_id in sweep.plan_ids():
         plan, threads = canonical_json(sweep.plans[plan_id].options), max(n for _, n in sweep.points_of(plan_id))
         for pair in finding.ratios:
-            points = [(plan_id, parse_model(model), threads) for model in pair]
-            if all(point in sweep.turns for point in points):
-                _, ratio, verdict, *_ = compared(sweep, points[0], points[1:])
-                yield (plan, " / ".join(pair)), ratio, verdict
+            point, *others = (Point(plan_id, parse_model(model), threads) for model in pair)
+            for row in ratio_rows(sweep, [Pair(point, others)] if {point, *others} <= sweep.turns.keys() else ()):
+                yield (plan, " / ".join(pair)), estimate_of(row, "ratio"), row["verdict"]
     for row in effect_table(sweep).to_dict("records") if finding.effects else ():
         if row["kind"] == "attribution" and row["effect"] in finding.effects:
             plan = canonical_json(sweep.plans[row["plan_id"]].options)

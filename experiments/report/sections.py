@@ -17,17 +17,16 @@ import pandas as pd
 
 from ..analysis import factorial
 from ..analysis.accounting import accounting_table, faster_blocks, layer_table, remarks, unlike_text
+from ..analysis.comparisons import PER, axis_table, interference_table, own_best_table, recovered_text
 from ..analysis.costs import cost_table, gpu_table, memory_table
 from ..analysis.counters import block_counts, block_sentences, counter_sentences, counter_table, remote_rows
 from ..analysis.estimates import EQUIVALENCE_BAND
-from ..analysis.interference import interference_table
 from ..analysis.limits import bound_table, floor_table
 from ..analysis.names import axis_label, model_label, value_text
 from ..analysis.phases import BUSY, phase_table, phases_of
 from ..analysis.places import handover_table, node_differences, node_limits
-from ..analysis.recovered import recovered_text
 from ..analysis.roofline import bound_sentences, roofline_table
-from ..analysis.speeds import PER, axis_table, leading_plans, own_best_table, row_is_usable, scope, speed_table
+from ..analysis.speeds import leading_plans, row_is_usable, scope, speed_table
 from ..analysis.sweep import Sweep
 from ..events.events import overhead_text
 from ..results.nodes import leaves

@@ -7,10 +7,10 @@ from collections.abc import Iterator, Sequence
 from statistics import median
 from typing import Any
 
-from ..analysis.estimates import UNDECIDED, amount
+from ..analysis.estimates import UNDECIDED
 from ..analysis.names import model_label
 from ..analysis.questions import ModelAndThreads, questions
-from ..analysis.speeds import best_serial, compared, scope
+from ..analysis.speeds import Pair, best_serial, ratio_rows, scope
 from ..analysis.sweep import Point, Sweep, kept
 from ..results.turns import cores_text
 from ..subjects.models import SERIAL
@@ -26,9 +26,8 @@ def answers(sweep: Sweep) -> list[dict[str, Any]]:
     Returns
     -------
     list of dict
-        plan_id, plan, question, label, against (the figure that shows the row: "forkjoin", "peers" or none), model,
-        reference, threads, time_s, reference_s, sessions, generations, rounds, apart (of sessions, in logarithms),
-        ratio, ratio_low, ratio_high, verdict, lacks, usable, amount.
+        plan, question, label, against (the figure that shows the row: "forkjoin", "peers" or none), and the columns of
+        `ratio_rows`.
     """
     return [row for plan_id in sweep.plan_ids() for row in _of_plan(sweep, plan_id)]
 
@@ -37,37 +36,18 @@ def _of_plan(sweep: Sweep, plan_id: str) -> Iterator[dict[str, Any]]:
     def fastest(contestants: Sequence[ModelAndThreads]) -> ModelAndThreads:
         return sweep.times.fastest([(plan_id, *each) for each in contestants])[1:]
 
-    for question in questions(sweep.points_of(plan_id), fastest):
-        references = [(plan_id, *each) for each in question.references]
-        if question.references == [(SERIAL, 1)]:
+    pairs = []
+    for contestant, others, what, against in questions(sweep.points_of(plan_id), fastest):
+        references = [Point(plan_id, *each) for each in others]
+        if others == [(SERIAL, 1)]:
             references = [best_serial(sweep, plan_id) or references[0]]  # speedups are over the best granularity
-        yield _row(sweep, (plan_id, *question.contestant), references, question.what, question.against)
-
-
-def _row(sweep: Sweep, point: Point, references: Sequence[Point], what: str, against: str) -> dict[str, Any]:
-    own = compared(sweep, point, references)
-    reference, ratio = own.reference, own.ratio
-    assert reference is not None  # a question has some
-    other = "itself" if reference[1] == point[1].repeated else model_label(reference[1])
-    return {
-        "plan_id": point[0],
-        "plan": axes_text(sweep, point[0]) or plan_title(sweep, point[0]),
-        "question": f"{model_label(point[1].repeated)} against {other}" + (f": {what}" if what else ""),
-        "label": model_label(point[1]),
-        "against": against,
-        "model": point[1],
-        "reference": reference[1],
-        "threads": point[2],
-        "time_s": sweep.typical_time(point).value,
-        "reference_s": sweep.typical_time(reference).value,
-        "sessions": ratio.sessions,
-        "generations": ratio.count,
-        "rounds": ratio.rounds,
-        "apart": ratio.apart,
-        **own.columns(),
-        "usable": own.usable,
-        "amount": amount(ratio) if own.usable or not ratio.enough else "",
-    }
+        about = {"plan": axes_text(sweep, plan_id) or plan_title(sweep, plan_id), "what": what, "against": against}
+        pairs.append(Pair(Point(plan_id, *contestant), references, about))
+    for row in ratio_rows(sweep, pairs):
+        model, reference, what = row["model"], row["reference"], row.pop("what")
+        other = "itself" if reference == model.repeated else model_label(reference)
+        question = f"{model_label(model.repeated)} against {other}" + (f": {what}" if what else "")
+        yield {**row, "question": question, "label": model_label(model)}
 
 
 def scope_note(sweep: Sweep) -> str:

@@ -275,8 +275,6 @@ def test_the_report_of_both_devices(tmp_path):
     assert {text.get_text() for text in legend.get_texts()} >= models
     marked = [line for line in batch.axes[0].lines if line.get_marker() not in ("None", "") and len(line.get_xdata())]
     assert len({line.get_color() for line in marked}) == len(models)
-    panels = figures.draw(load(tmp_path), "overlay").axes
-    assert {axis.get_title(loc="left").split("$ ")[1] for axis in panels} == {"forkjoin", "taskiter"}
 
 
 def test_devices_that_disagree_are_refused():

@@ -10,9 +10,9 @@ from typing import Any
 
 import pandas as pd
 
+from ...analysis.comparisons import ladder_table, no_ladder
 from ...analysis.estimates import EQUIVALENCE_BAND
 from ...analysis.factorial import effect_table, factorial_table
-from ...analysis.ladder import ladder_table, missing
 from ...analysis.names import model_label
 from ...analysis.speeds import with_usable
 from ...analysis.sweep import Sweep, kept
@@ -32,7 +32,7 @@ SWITCH, WHOLE = "a switch", "all three"
 def ladder_rows(sweep: Sweep, plan_id: str) -> list[dict[str, Any]]:
     """Return the rows of `ladder_table`, with simulated_8 and simulated_64: simulated time over that of the better
     fork-join form on so many threads; NaN for a model that is not simulated, or without the machine's latencies."""
-    if missing(sweep, plan_id):
+    if no_ladder(sweep, plan_id):
         return []
     rows = ladder_table(sweep, plan_id).to_dict("records")
     times: dict[int, dict[ModelSpec, float]] = {threads: {} for threads in SIMULATED_THREADS}
@@ -48,7 +48,7 @@ def ladder_rows(sweep: Sweep, plan_id: str) -> list[dict[str, Any]]:
 @figure(0.2)
 def ladder(sweep: Sweep, plan_id: str) -> Chart:
     """Return a row for each rung in the order of the file, and a panel for each ratio."""
-    if reason := missing(sweep, plan_id):
+    if reason := no_ladder(sweep, plan_id):
         raise Lacking(reason)
     table = pd.DataFrame(ladder_rows(sweep, plan_id))
     names = [

@@ -9,8 +9,9 @@ from matplotlib.patches import Patch
 from matplotlib.ticker import FuncFormatter
 
 from ...analysis.accounting import layer_table
+from ...analysis.comparisons import plans_by_value
 from ...analysis.names import model_label, model_rank, value_text
-from ...analysis.speeds import is_usable, plans_by_value
+from ...analysis.speeds import is_usable
 from ...analysis.sweep import Sweep
 from ...subjects.models import SERIAL
 from ..words import plan_facts

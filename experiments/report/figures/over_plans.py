@@ -1,4 +1,4 @@
-"""Figures over properties of a plan: `batch`, `granularity`, `options`, and `memory` over the batch."""
+"""Figures over properties of a plan: `batch`, `granularity`, `options`, `overlay`, and `memory` over the batch."""
 
 from __future__ import annotations
 
@@ -11,23 +11,27 @@ import numpy as np
 import pandas as pd
 
 from ....cython_src.typed_text import format_bytes
+from ...analysis.comparisons import PER, axis_table, plans_by_value
 from ...analysis.costs import LIBRARIES, memory_table
 from ...analysis.estimates import EQUIVALENCE_BAND
-from ...analysis.limits import BOUNDS, bound_table
-from ...analysis.names import GRANULARITY, axis_label, model_rank, value_text
-from ...analysis.speeds import PER, axis_table, on_most_threads, speed_table, with_usable
+from ...analysis.limits import BOUND_NAMES, BOUNDS, bound_of, bound_table
+from ...analysis.names import GRANULARITY, INTERFERENCE, NETWORK, axis_label, model_label, model_rank, value_text
+from ...analysis.speeds import on_most_threads, speed_table
 from ...analysis.sweep import Sweep
 from ...subjects.memory import parse_bytes
 from ...subjects.models import SERIAL, ModelSpec
 from ...tables.numbers import plural
 from ..words import blocks_text, samples_word
-from .chart import Chart, Lacking, Panel, figure, reference_rows, value_rows
+from .chart import FEWEST_PLACES, Chart, Lacking, Panel, figure, reference_rows, thread_axis, value_rows
 from .speedup import bound_lines, ratio_rows
-from .style import GREY, ModelStyle, model_styles
+from .style import COLORS, GREY, LINES, ModelStyle, model_styles
 
 ENDS = ("", "_low", "_high")
 MAX_AXES = 3  # of `options`
 ELSEWHERE = ("batch", GRANULARITY)  # axes that have figures of their own
+# Axes of `overlay` in order: granularity, another option, one that changes the work.
+RANK = {GRANULARITY: -1, "phase": 1, "sequence": 2, "batch": 3}
+MAX_MODELS, MARKS = 3, "osD^vPX*"  # of `overlay`
 PLANNED, UNFIT = "planned", "not run"
 MACHINE, ALLOWED = "the machine's memory", "the run's limit"
 RED, NEAR = "#c03030", 8  # a limit farther above what was measured is written next to the axis
@@ -174,7 +178,7 @@ def options(sweep: Sweep, plan_id: str) -> Chart:
         raise Lacking(
             "a figure over options needs at least two values of one, got one; run a sweep such as checkerboard"
         )
-    table, axes = with_usable(sweep, table), list(dict.fromkeys(table["axis"]))[:MAX_AXES]
+    axes = list(dict.fromkeys(table["axis"]))[:MAX_AXES]
     for axis in axes:
         rows = table[table["axis"] == axis]
         plans = [rows["baseline_plan_id"].iloc[0], *dict.fromkeys(rows["plan_id"])]
@@ -198,6 +202,48 @@ def options(sweep: Sweep, plan_id: str) -> Chart:
         f"value. Bars: 95 % intervals; grey: ± {EQUIVALENCE_BAND:.0%}. Weights are bit-identical within each plan."
     )
     return Chart(panels, facts, model_styles(sweep.samples["model"]), across=2, caption=[caption])
+
+
+@figure(4.5, "network")
+def overlay(sweep: Sweep, plan_id: str) -> Chart:
+    """Return times over threads: a panel for each model in its fastest form, fork-join and the fastest others, and a
+    line for each value of an option."""
+    swept = [a for a in sweep.axes if a not in (NETWORK, INTERFERENCE) and len(sweep.siblings(plan_id, a)) > 1]
+    axis = min(swept, key=lambda axis: RANK.get(axis, 0), default="")
+    plans = plans_by_value(sweep, sweep.siblings(plan_id, axis), axis) if axis else {}
+    table = speed_table(sweep)
+    other = table["model"].map(lambda m: bool(m.is_serial or m.is_gpu or m.is_peer or m.again)).astype(bool)
+    table = table[table["plan_id"].isin(plans.values()) & ~other]
+    counts = sorted({*table["threads"]})
+    if len(counts) < FEWEST_PLACES:
+        raise Lacking(
+            f"an overlay needs at least two values of an option, and a model of the processor besides serial on "
+            f"{FEWEST_PLACES} numbers of threads, got fewer; `granularity` and `options` show values on most threads"
+        )
+    fastest: dict[str, ModelSpec] = {}
+    for model in table[table["threads"] == counts[-1]].sort_values("time_s")["model"]:
+        fastest.setdefault(model.name, model)
+    models = sorted(fastest.values(), key=lambda model: model.name != "forkjoin")[:MAX_MODELS]
+    panels, limits, styles, names = [], bound_table(sweep), {}, {}
+    for number, (value, plan) in enumerate(plans.items()):
+        color, mark, line = (looks[number % len(looks)] for looks in (COLORS, MARKS, LINES))
+        styles |= {plan: ModelStyle(color, mark, line), f"bound of {plan}": ModelStyle(color, "", (0, (1, 2)))}
+        names |= {plan: f"{value_text(value)} ({sweep.plans[plan].num_tasks} tasks)", f"bound of {plan}": ""}
+    for model in sorted(models, key=model_rank):
+        own, bounds = table[table["model"] == model], limits[limits["plan_id"].isin(plans.values())]
+        rows = [
+            value_rows(own.assign(model=own["plan_id"]), "time_s", scale=1e3),
+            value_rows(bounds.assign(model="bound of " + bounds["plan_id"]), f"{bound_of(model)}_s", scale=1e3),
+        ]
+        panels.append(Panel(pd.concat(rows), "time per step (ms)", model_label(model)))
+    held = ", ".join(dict.fromkeys(BOUND_NAMES[bound_of(model)] for model in models))
+    caption = (
+        f"Time of a step with each value of {axis_label(axis)} over threads; a panel for each model, in its fastest "
+        f"form. Bars and bands: 95 % intervals. Dotted: the bound of the panel's model ({held})."
+    )
+    label, marks = thread_axis(sweep, counts)
+    look = {"places": sweep.asked_threads(plan_id), "marks": marks, "same_scale": True, "caption": [caption]}
+    return Chart(panels, [sweep.problem_name(plan_id, axis)], styles, label, names, **look)
 
 
 def memory_by_batch(sweep: Sweep, plan_id: str) -> tuple[dict[ModelSpec, dict[int, float]], dict[int, float]]:

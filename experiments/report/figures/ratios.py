@@ -9,12 +9,12 @@ from typing import Any
 
 import pandas as pd
 
+from ...analysis.comparisons import interference_table
 from ...analysis.estimates import EQUIVALENCE_BAND
-from ...analysis.interference import interference_table
 from ...analysis.names import INTERFERENCE, model_label
 from ...analysis.places import sweep_on
-from ...analysis.speeds import compared, estimate_of, interval_columns, with_usable
-from ...analysis.sweep import Sweep, kept
+from ...analysis.speeds import Pair, estimate_of, interval_columns, ratio_rows
+from ...analysis.sweep import Point, Sweep, kept
 from ..verdicts import answers
 from ..words import blocks_text
 from .chart import Chart, Lacking, Panel, figure, reference_rows, value_rows
@@ -79,12 +79,12 @@ def node_rows(sweep: Sweep, plan_id: str) -> list[dict[str, Any]]:
     result = [{**row, "node": ""} for row in shown] if len(sweep.nodes) > 1 else []
     for node in sweep.nodes if result else ():
         there = sweep_on(sweep, node)
-        for row in shown:
-            points = [(plan_id, row[name], row["threads"]) for name in ("model", "reference")]
-            if all(point in there.turns for point in points):
-                own = compared(there, points[0], points[1:])
-                about = {"node": node, "generations": own.ratio.count, "usable": own.usable}
-                result.append({**row, **about, **own.columns()})
+        pairs = [
+            Pair(Point(plan_id, row["model"], row["threads"]), [Point(plan_id, row["reference"], row["threads"])], row)
+            for row in shown
+        ]
+        pairs = [pair for pair in pairs if pair.point in there.turns and pair.references[0] in there.turns]
+        result += [{**row, "node": node} for row in ratio_rows(there, pairs)]
     return result
 
 
@@ -121,7 +121,7 @@ def interference(sweep: Sweep, plan_id: str) -> Chart:
         )
     table = table[table["plan_id"] == plan_id]
     threads = int(table["threads"].max())
-    table = with_usable(sweep, table[table["threads"] == threads])
+    table = table[table["threads"] == threads]
     left = table.groupby("hogs")["capacity"].first()
     taken = reference_rows(TAKEN, left.index, 1 / left.to_numpy())
     panels = []

@@ -17,6 +17,7 @@ from forktask.cython_src.errors import UsageError
 from forktask.cython_src.lowering import options as lowering_options
 from forktask.experiments.analysis import accounting, speeds
 from forktask.experiments.analysis.accounting import accounting_table, busy_time, inflation, layer_table
+from forktask.experiments.analysis.comparisons import axis_table, own_best_table
 from forktask.experiments.analysis.costs import cost_table, gpu_table
 from forktask.experiments.analysis.counters import counter_table
 from forktask.experiments.analysis.limits import bound_table, floor_table
@@ -115,7 +116,7 @@ def test_a_swept_option_is_named_and_compared(option, monkeypatch):
     assert [s.problem_name(p) for p in s.plan_ids()] == [
         f"cifar10_cnn, batch 64, train, {label} {value}" for value in ("partial", "chain")
     ]
-    table = speeds.axis_table(s)
+    table = axis_table(s)
     assert set(table["axis"]) == {option} and set(table["value"]) == {"chain"} and set(table["baseline"]) == {"partial"}
     assert len(table) == 13 and set(table["verdict"]) == {"slower"}
     assert table["ratio"].to_numpy() == pytest.approx(1.25, rel=0.01)
@@ -128,14 +129,14 @@ def test_only_plans_that_differ_in_one_option_are_compared():
     """Check that of two swept options each is compared with the other one held, and what is compared along batches."""
     options = [{"weight_gradients": w, "memory": m} for w in ("partial", "chain") for m in ("full", "shared")]
     s = sweep(options=options, slowdowns=(1.0, 1.5, 2.0, 3.0), noise=1e-4, models=("serial", "forkjoin"))
-    table = speeds.axis_table(s)
+    table = axis_table(s)
     for row in table.to_dict("records"):
         ours, base = s.records[row["plan_id"]], s.records[row["baseline_plan_id"]]
         assert [name for name in ours if ours[name] != base[name]] == [row["axis"]]
         assert row["ratio"] == pytest.approx(1.5 if row["axis"] == "memory" else 2.0, rel=0.01)
     assert len(table) == 2 * 2 * 3
     s = sweep(batches=(16, 64), models=("serial", "forkjoin"))
-    batches = speeds.axis_table(s)
+    batches = axis_table(s)
     assert set(batches["axis"]) == {"batch"} and len(batches) == 3
     for row in batches.to_dict("records"):
         small = s.typical_time((row["baseline_plan_id"], row["model"], row["threads"])).value
@@ -146,7 +147,7 @@ def test_the_baseline_of_an_axis_is_the_first_value_asked_for():
     """Check that the order of the configuration decides, not that of the rows."""
     rows = synthetic_rows(options=({"memory": "full"}, {"memory": "shared"}), slowdowns=(1.0, 1.5), noise=1e-4)
     rows[0]["config"]["memory"] = ["shared", "full"]
-    table = speeds.axis_table(sweep_of(rows))
+    table = axis_table(sweep_of(rows))
     assert set(table["baseline"]) == {"shared"}
     assert table["ratio"].to_numpy() == pytest.approx(1 / 1.5, rel=0.01)
 
@@ -171,7 +172,7 @@ def test_speedup_is_against_the_best_serial_run_of_any_granularity():
     assert serial.loc["images=16", "speedup"] == pytest.approx(1.0)
     assert serial.loc["images=2", "speedup"] < 0.99
     assert speeds.best_serial(s, table["plan_id"].iloc[0]) == speeds.best_serial(s, table["plan_id"].iloc[-1])
-    own = speeds.own_best_table(s)
+    own = own_best_table(s)
     assert set(own["model"]) == set(table["model"])
     fine = table[(table["model"] == "taskiter") & (table["threads"] == 2)].set_index("granularity")["time_s"]
     assert own.loc[(own["model"] == "taskiter") & (own["threads"] == 2), "granularity"].item() == fine.idxmin()

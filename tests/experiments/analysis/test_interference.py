@@ -6,7 +6,7 @@ import os
 import pytest
 
 from experiments import synthetic_results
-from forktask.experiments.analysis import interference
+from forktask.experiments.analysis.comparisons import interference_table
 from forktask.experiments.report import figures
 from forktask.experiments.report.figures.style import save
 from forktask.experiments.report.rendering import render_text
@@ -36,7 +36,7 @@ def sweep():
 
 def test_the_loss_is_what_the_capacity_does_not_explain(sweep, tmp_path):
     """Check slowdown and loss of each model without a measured capacity, and that table, figure and caption show it."""
-    table = interference.interference_table(sweep)
+    table = interference_table(sweep)
     of = {(r["model"], r["threads"]): r for r in table[table["hogs"] == 1].to_dict("records")}
     assert of["forkjoin", 2]["loss"] == pytest.approx(0.5)
     assert of["taskiter", 2]["loss"] == pytest.approx(0.05)

@@ -3,7 +3,7 @@
 import pytest
 
 from experiments import synthetic_results
-from forktask.experiments.analysis.recovered import recovered_table, recovered_text
+from forktask.experiments.analysis.comparisons import recovered_table, recovered_text
 from forktask.experiments.report.rendering import render_answers
 from forktask.experiments.report.sections import build
 

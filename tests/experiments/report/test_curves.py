@@ -9,7 +9,7 @@ from experiments.synthetic_results import sweep_of, synthetic_rows
 
 from forktask.cython_src.errors import UsageError
 from forktask.experiments.analysis.accounting import layer_table, layers_of_all
-from forktask.experiments.analysis.ladder import ladder_table
+from forktask.experiments.analysis.comparisons import ladder_table
 from forktask.experiments.analysis.names import model_label
 from forktask.experiments.analysis.phases import phase_table, summary_table
 from forktask.experiments.analysis.speeds import speed_table

@@ -9,10 +9,11 @@ from experiments.synthetic_results import sweep_of, synthetic_rows, write_rows
 from matplotlib.layout_engine import ConstrainedLayoutEngine
 
 from forktask.experiments.analysis import factorial
+from forktask.experiments.analysis.comparisons import PER
 from forktask.experiments.analysis.load import load
 from forktask.experiments.analysis.names import GRANULARITY
 from forktask.experiments.analysis.phases import phases_of
-from forktask.experiments.analysis.speeds import PER, best_serial
+from forktask.experiments.analysis.speeds import best_serial
 from forktask.experiments.commands.main import main
 from forktask.experiments.report import figures, files
 from forktask.experiments.report.rendering import render_text
@@ -185,9 +186,8 @@ def check_verdicts(tables):
     for name, rows in tables.items():
         rungs = {}
         for row in rows:
-            shown = (
-                [(row.get("reference"), row)] if "lacks" in row and row.get("reference") and name != "own_best" else []
-            )
+            elsewhere = row.get("reference_plan_id", row.get("plan_id")) != row.get("plan_id")  # of another plan
+            shown = [(row["reference"], row)] if "lacks" in row and row.get("reference") and not elsewhere else []
             if name == "ladder" and row["above_verdict"]:
                 shown = [(rungs[row["plan_id"]], {"verdict": row["above_verdict"]})]
             rungs[row.get("plan_id")] = row.get("model")
@@ -241,10 +241,7 @@ def check_figures(sweep, tables, numbers):
             figure = figures.draw(sweep, name, plan_id)
             for text in (figure._suptitle.get_text(), figures.caption(sweep, name, plan_id)):
                 for t1 in re.findall(r"T_?1\$? = (\d+(?:\.\d+)? \S?s)", text):
-                    # Of several values of an option the overlay names each one's.
-                    serials = [numbers["step time", best_serial(sweep, p)] for p in sweep.plan_ids()]
-                    known = serials if name == "overlay" else [numbers["step time", serial]]
-                    assert t1 in map(format_time, known), f"figure {name}: T1 = {t1}"
+                    assert t1 == format_time(numbers["step time", serial]), f"figure {name}: T1 = {t1}"
             if name == "layers":
                 if serial is None:
                     continue
@@ -263,8 +260,8 @@ def check_figures(sweep, tables, numbers):
             elif name not in OWN_NUMBERS:
                 chart = figures.FIGURES[name].chart(sweep, plan_id)
                 for row in chart.data().to_dict("records"):
-                    if is_reference(chart, row["model"]) or row["quantity"].endswith("common $T_1$"):
-                        continue  # another quantity, under another name
+                    if is_reference(chart, row["model"]):
+                        continue
                     known = allowed(sweep, tables, numbers, name, row["panel"], row["quantity"])
                     assert any(row["value"] == pytest.approx(k, rel=1e-9) for k in known), f"{name}: {row}"
     return names
@@ -303,7 +300,7 @@ SWEEPS = {  # half of them as noisy as a shared machine
     "models": ({"threads": (1, 2, 4), "noise": 0.01}, {"speedup", "run_time", "layers"}),
     "plans": (
         {"models": ("serial", "forkjoin", "taskiter"), "batches": (16, 64), "granularities": (4, 16), "noise": 0.2},
-        {"batch", "granularity", "overlay"},
+        {"batch", "granularity"},
     ),
     "options": (
         {
@@ -312,7 +309,7 @@ SWEEPS = {  # half of them as noisy as a shared machine
             "slowdowns": (1.0, 1.25),
             "noise": 0.2,
         },
-        {"options", "overlay"},
+        {"options"},
     ),
     "ladder": ({"models": LADDER, "noise": 0.01}, {"factorial"}),
 }

@@ -20,6 +20,8 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.text import Text
 
 from forktask.cython_src.errors import UsageError
+from forktask.experiments.analysis.limits import bound_table
+from forktask.experiments.analysis.names import model_label
 from forktask.experiments.analysis.speeds import main_plan, speed_table
 from forktask.experiments.report import figures
 from forktask.experiments.report.exports import latex_tables, sample_frame
@@ -220,8 +222,19 @@ def test_available_figures_can_all_be_drawn(two, swept):
     assert figures.available_figures(two, two.plan_ids()[0]) == [
         *("forest", "speedup", "run_time", "layers", "roofline", "turns")
     ]
-    others = {"factorial", "handover", "interference", "ladder", "layer_times", "losses", "nodes", "options", "peers"}
-    others |= {"simulated"}
+    others = {
+        "factorial",
+        "handover",
+        "interference",
+        "ladder",
+        "layer_times",
+        "losses",
+        "nodes",
+        "options",
+        "overlay",
+        "peers",
+    }
+    others |= {"overlay", "simulated"}
     assert figures.available_figures(swept, swept.plan_ids()[0]) == [f for f in figures.FIGURES if f not in others]
     for name in ("batch", "granularity"):
         with pytest.raises(UsageError, match="at least"):
@@ -245,6 +258,23 @@ def test_same_rows_give_the_same_bytes(two, tmp_path):
 def overlaid():
     models = ("serial", "forkjoin", "forkjoin:region=persistent", "tasks", "taskgraph", "taskiter")
     return sweep_of(synthetic_rows(models=models, threads=(1, 2, 4), granularities=(4, 16, 32), repeats=6))
+
+
+def test_an_overlay_has_a_line_for_each_value(overlaid):
+    """Check that panels are the fastest form of fork-join and the fastest others, that lines are times of the table,
+    and that each value has the bound of the panel's model."""
+    data, table = figures.figure_data(overlaid, "overlay"), speed_table(overlaid)
+    assert len({*data["panel"]}) == 3 and sum(panel.startswith("forkjoin") for panel in {*data["panel"]}) == 1
+    times = {(row["plan_id"], str(row["model"]), row["threads"]): row["time_s"] for row in table.to_dict("records")}
+    specs = {model_label(model): str(model) for model in table["model"]}
+    limits = bound_table(overlaid).set_index(["plan_id", "threads"])
+    for row in data.to_dict("records"):
+        plan, is_bound = row["model"].removeprefix("bound of "), row["model"].startswith("bound")
+        name = "forkjoin" if row["panel"].startswith("forkjoin") else "taskgraph"
+        bound = limits.loc[(plan, row["x"])]["taskiter_s" if row["panel"].startswith("taskiter") else f"{name}_s"]
+        known = bound if is_bound else times[plan, specs[row["panel"]], row["x"]]
+        assert row["value"] == pytest.approx(1e3 * known)
+    assert data.groupby("panel").size().tolist() == [2 * 3 * 3] * 3
 
 
 def test_a_new_figure_is_one_file(tmp_path, monkeypatch):
@@ -324,17 +354,15 @@ def test_values_on_one_number_of_threads_are_rows_with_marks_of_their_bounds(col
     forms = {"options": [{"granularity": value} for value in values], "slowdowns": (1, 1, 1, 1, 1, 16)}
     rows = synthetic_rows(models=("serial", "forkjoin", "tasks", "taskiter"), threads=(2,), repeats=2, **forms)
     sweep = sweep_of(rows)
-    for name in ("overlay", "granularity"):
-        axes = figures.draw(sweep, name, column=column).axes
-        for axis in axes:
-            low, high = axis.get_xlim()
-            points = [line for line in axis.lines if len(line.get_xdata()) == 1]
-            assert all(low <= line.get_xdata()[0] <= high for line in points)
-            assert all(len({*line.get_ydata()}) < 2 for line in axis.lines if line.get_xdata()[0] not in (0, 1))
-        named = [tick.get_text() for tick in axes[0].get_yticklabels()]
-        assert all(any(value in name for name in named) for value in values)
-    data = figures.figure_data(sweep, "overlay")
-    assert data[data["model"] == "bound"].groupby("panel").size().tolist() == [6] * 3
+    axes = figures.draw(sweep, "granularity", column=column).axes
+    for axis in axes:
+        low, high = axis.get_xlim()
+        points = [line for line in axis.lines if len(line.get_xdata()) == 1]
+        assert all(low <= line.get_xdata()[0] <= high for line in points)
+        assert all(len({*line.get_ydata()}) < 2 for line in axis.lines if line.get_xdata()[0] not in (0, 1))
+    named = [tick.get_text() for tick in axes[0].get_yticklabels()]
+    assert all(any(value in name for name in named) for value in values)
+    assert "on 3 numbers of threads" in figures.missing(sweep, "overlay", main_plan(sweep))
 
 
 @pytest.mark.parametrize(("name", "count"), [("speedup", 2), ("options", 2), ("run_time_over_batch", 1)])
