@@ -16,6 +16,7 @@ from ..cython_src.binding.bind import BoundPlan, Workers
 from ..cython_src.binding.executor import BaseExecutor
 from ..cython_src.binding.executor_contract import Conduct
 from ..cython_src.errors import MachineError, UsageError
+from ..cython_src.plan.places import order_by_place
 from .models import FORKJOIN, JOBLIB, SERIAL
 from .serial_loops import EnteredThread, run_serial, touch_scratch
 
@@ -194,6 +195,7 @@ class ForkJoinExecutor(LoopExecutor):
     def _prepare(self, bound: BoundPlan) -> None:
         check_runtime(self.options.runtime)
         super()._prepare(bound)
+        self._order = order_by_place(bound.plan) if self.options.order == "place" else None
 
     def conduct(self) -> Conduct:
         """Return what this executor does besides running blocks."""
@@ -201,8 +203,11 @@ class ForkJoinExecutor(LoopExecutor):
 
     def _run_loops(self, bound, first_replay, num_replays, poll_signals):
         enter_openmp()
-        run = self._team.run_persistent if self.options.region == "persistent" else self._team.run_loops
-        errno, errors = run(bound, self._workers, first_replay, num_replays, poll_signals)
+        run = (bound, self._workers, first_replay, num_replays, poll_signals)
+        if self.options.region == "persistent":
+            errno, errors = self._team.run_persistent(*run, self._order)
+        else:
+            errno, errors = self._team.run_loops(*run)
         check_team(self._team.team_size, self.num_threads)
         return errno, errors
 

@@ -39,12 +39,24 @@ class ForkJoinOptions(Record):
             choices=("omp", "tree"),
         ),
     ] = "omp"
+    order: Annotated[
+        str,
+        about(
+            "order in which a persistent region's schedule counts the blocks of a loop: `plan`, as the plan does; "
+            "`place`, each one near the blocks of earlier loops whose results it uses, so that a static schedule "
+            "gives a thread its own data",
+            choices=("plan", "place"),
+        ),
+    ] = "plan"
     runtime: Annotated[str, _RUNTIME] = "libgomp"
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.join == "tree" and self.region != "persistent":
-            raise UsageError(f"join=tree needs region=persistent, got region={self.region}; add region=persistent")
+        for name, value in (("join", "tree"), ("order", "place")):
+            if getattr(self, name) == value and self.region != "persistent":
+                raise UsageError(
+                    f"{name}={value} needs region=persistent, got region={self.region}; add region=persistent"
+                )
 
 
 class OpenMPTasksOptions(Record):

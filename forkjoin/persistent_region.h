@@ -27,6 +27,7 @@ typedef struct PersistentRun {
     WorkerState *workers; /* shape (num_threads,) */
     ThreadState *threads; /* shape (num_threads,) */
     const int *cpus;      /* shape (num_threads,), or NULL: do not pin */
+    const int32_t *order; /* tasks of each loop as the schedule counts them; NULL: as the plan does */
     TreePlace *tree;      /* shape (num_threads,), or NULL: the barrier is the OpenMP runtime's */
     SignalPoll poll;      /* thread 0 only */
     int team_size;        /* OUT: threads that really came */
@@ -88,6 +89,7 @@ static void tree_barrier(TreePlace *tree, int num_threads, int thread, int64_t l
     {                                                                                                       \
         const LoopRecord *loops = run->loops;                                                               \
         const int num_loops = run->num_loops;                                                               \
+        const int32_t *order = run->order;                                                                  \
         const int chunk_size = run->chunk_size;                                                             \
         const int64_t end = run->first_replay + run->num_replays;                                           \
         WorkerState *worker = &run->workers[thread];                                                        \
@@ -100,9 +102,11 @@ static void tree_barrier(TreePlace *tree, int num_threads, int thread, int64_t l
                 if (thread == 0 && forktask_must_stop(&run->poll))                                          \
                     stop_after(run, done + 1);                                                              \
                 FT_OMP(omp for __VA_ARGS__)                                                                 \
-                for (int block = 0; block < num_blocks; block++)                                            \
+                for (int k = 0; k < num_blocks; k++) {                                                      \
+                    const int block = order == NULL ? k : order[loop->first_task + k] - loop->first_task;   \
                     if (!stopping(run) && __builtin_expect(run_block(loop, block, replay, worker) != 0, 0)) \
                         stop_after(run, done + 1);                                                          \
+                }                                                                                           \
                 done++;                                                                                     \
                 barrier;                                                                                    \
                 if (__atomic_load_n(&run->stop_after, __ATOMIC_RELAXED) <= done)                            \

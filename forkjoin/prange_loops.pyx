@@ -8,7 +8,7 @@ gcc 12). `region="persistent"` has one, and neither forks nor joins between loop
 
 cimport openmp
 from cython.parallel cimport parallel, prange, threadid
-from libc.stdint cimport int64_t
+from libc.stdint cimport int32_t, int64_t
 from libc.stdlib cimport calloc, free
 from posix.stdlib cimport posix_memalign
 
@@ -142,8 +142,9 @@ cdef class ForkJoinTeam:
         return self._error(), errors
 
     def run_persistent(self, BoundPlan bound, Workers workers, int64_t first_replay, int64_t num_replays,
-                       bint poll_signals):
-        """One parallel region for the run. Returns (errno of the pinning, errors raised by signal handlers)."""
+                       bint poll_signals, const int32_t[::1] order=None):
+        """One parallel region for the run. `order`: the tasks of each loop as its schedule counts them, None: as the
+        plan does. Returns (errno of the pinning, errors raised by signal handlers)."""
         cdef PersistentRun run
         cdef list errors = []
         run.loops = bound.loops
@@ -157,6 +158,7 @@ cdef class ForkJoinTeam:
         run.threads = self.threads
         run.cpus = self.cpus
         run.tree = self.tree
+        run.order = NULL if order is None or not bound.num_tasks else &order[0]
         forktask_start_poll(&run.poll, check_signals, <void *> errors, poll_signals)
         with nogil:
             forktask_run_persistent(&run)

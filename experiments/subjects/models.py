@@ -365,16 +365,20 @@ TASKGRAPH, TASKITER = _spec(tasking.TASKGRAPH), _spec(tasking.TASKITER)
 
 def forkjoin_forms() -> tuple[ModelSpec, ...]:
     """Return what `REFERENCE` stands for: fork-join in both regions, with every schedule, some sizes of what dynamic
-    and guided hand out, under each OpenMP library that is found; and persistent regions with a tree as their barrier,
-    whose schedules hand out their own number."""
+    and guided hand out, under each OpenMP library that is found; persistent regions with a tree as their barrier,
+    whose schedules hand out their own number; and static shares by place."""
     options = {name: forkjoin.FORKJOIN.fields[name].choices for name in ("region", "schedule", "runtime", "join")}
     result = []
     for *values, chunk in itertools.product(*options.values(), CHUNKS):
-        if values[-1] == "tree" and (values[0] == "loop" or chunk):
+        region, schedule, _, join = values
+        if (join == "tree" and region == "loop") or (chunk and (join == "tree" or schedule == "static")):
             continue
-        spec = _spec(forkjoin.FORKJOIN, **dict(zip(options, values, strict=True)), chunk_size=chunk)
-        if not refusals([partial(process_environment, spec)]) and not (chunk and spec.option("schedule") == "static"):
-            result.append(spec)
+        shares = (region, schedule, join) == ("persistent", "static", "omp")
+        for order in ("plan", "place") if shares else ("plan",):
+            form = dict(zip(options, values, strict=True))
+            spec = _spec(forkjoin.FORKJOIN, **form, order=order, chunk_size=chunk)
+            if not refusals([partial(process_environment, spec)]):
+                result.append(spec)
     return tuple(result)
 
 

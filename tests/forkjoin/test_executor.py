@@ -18,6 +18,11 @@ FORKJOIN_OPTIONS = [
     for schedule in ("static", "dynamic", "guided")
     for chunk_size in (0, 1, 3, 100)
 ]
+FORKJOIN_OPTIONS += [
+    {"region": "persistent", "order": "place", "schedule": schedule, "join": join}
+    for schedule in ("static", "guided")
+    for join in ("omp", "tree")
+]
 
 
 def stencil_plan(width=13, steps=4, work=0, fail_iteration=-1, fail_index=-1, stride=1):
@@ -72,10 +77,11 @@ def test_forkjoin_equals_serial(options, serial_result):
         np.testing.assert_array_equal(result(ForkJoinExecutor(num_threads, **options), stencil_plan()), serial_result)
 
 
-def test_a_tree_needs_a_persistent_region():
-    """Check that a barrier which a region for each loop does not have is refused."""
-    with pytest.raises(UsageError, match="join=tree needs region=persistent, got region=loop"):
-        ForkJoinExecutor(2, join="tree")
+@pytest.mark.parametrize(("name", "value"), [("join", "tree"), ("order", "place")])
+def test_some_options_need_a_persistent_region(name, value):
+    """Check that a barrier and an order which a region for each loop does not have are refused."""
+    with pytest.raises(UsageError, match=f"{name}={value} needs region=persistent, got region=loop"):
+        ForkJoinExecutor(2, **{name: value})
 
 
 @pytest.mark.parametrize("options", FORKJOIN_OPTIONS[::4], ids=str)

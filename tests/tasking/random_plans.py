@@ -60,6 +60,22 @@ def random_plan(seed, *, num_cells=None, num_loops=None, max_blocks=8, work=0, f
     return builder.build()
 
 
+def cells_plan(*loops, cost):
+    """A plan of loops over ranges of cells, which blocks of 10 us times `cost` update."""
+    builder = PlanBuilder("cells")
+    builder.buffer("cells", (max(stop for loop in loops for _, stop in loop),), "uint64", role="statistic")
+    builder.buffer("trace", (sum(map(len, loops)), 2), "uint64", role="statistic")
+    tasks = itertools.count()
+    for number, loop in enumerate(loops):
+        blocks = [
+            Block((next(tasks), 0, 0, 0, 0, *cells), (update("cells", cells),), flops=1e6 * cost[number])
+            for cells in loop
+        ]
+        attributes = {"work": 0, "fail_iteration": -1, "fail_task": -1}
+        builder.loop(f"loop{number}", "test_hash", {"cells": "cells", "trace": "trace"}, blocks, attributes=attributes)
+    return builder.build()
+
+
 def columns(width, steps=1, *, work=0, costs=None, affinity=None):
     """Independent chains of `steps` updates: loop s updates cell i in block i; that costs costs[i]."""
     builder = PlanBuilder("columns")

@@ -1,20 +1,18 @@
-"""Priorities and affinity: they move tasks, never results."""
+"""Priorities, places and affinity: they move tasks, never results."""
 
-import itertools
 import time
 
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from tasking.random_plans import columns, hinted, kinds_plan, random_plan
+from tasking.random_plans import cells_plan, columns, hinted, kinds_plan, random_plan
 from tasking.test_executor import assert_same, content, serial_content
 
 from forktask.cython_src.binding.bind import bind
 from forktask.cython_src.graphs.task_bench import task_bench
-from forktask.cython_src.plan.builder import PlanBuilder
 from forktask.cython_src.plan.dependences import by_priority, record_graph, remaining_path
-from forktask.cython_src.plan.model import Block, update
+from forktask.forkjoin.executor import ForkJoinExecutor
 from forktask.tasking.executor import TaskGraphExecutor, TaskIterExecutor
 from forktask.tasking.runtimes import program_order
 
@@ -99,32 +97,30 @@ def test_program_order_is_the_plans():
     assert programs(columns(4, 2, costs=[1e6, 3e6, 2.1e6, 1.7e6]), 1, priority="plan")[0] == [*range(8)]
 
 
-def cells_plan(*loops, cost):
-    """A plan of loops over ranges of cells, which blocks of 10 us times `cost` update."""
-    builder = PlanBuilder("cells")
-    builder.buffer("cells", (max(stop for loop in loops for _, stop in loop),), "uint64", role="statistic")
-    builder.buffer("trace", (sum(map(len, loops)), 2), "uint64", role="statistic")
-    tasks = itertools.count()
-    for number, loop in enumerate(loops):
-        blocks = [
-            Block((next(tasks), 0, 0, 0, 0, *cells), (update("cells", cells),), flops=1e6 * cost[number])
-            for cells in loop
-        ]
-        attributes = {"work": 0, "fail_iteration": -1, "fail_task": -1}
-        builder.loop(f"loop{number}", "test_hash", {"cells": "cells", "trace": "trace"}, blocks, attributes=attributes)
-    return builder.build()
+ROWS = [(2 * row, 2 * row + 2) for row in range(8)]
+HALVES = [(2 * row + half, 2 * row + half + 1) for half in range(2) for row in range(8)]
 
 
 def test_blocks_go_where_their_data_are():
     """Check a loop that numbers its blocks by halves of rows, behind one that numbers them by rows: each worker gets
     both halves of the rows that it has written."""
-    rows = [(2 * row, 2 * row + 2) for row in range(8)]
-    halves = [(2 * row + half, 2 * row + half + 1) for half in range(2) for row in range(8)]
-    found = programs(cells_plan(rows, halves, cost=[2, 1]), 2)
+    found = programs(cells_plan(ROWS, HALVES, cost=[2, 1]), 2)
     assert [sorted(program) for program in found] == [
         [*range(4), *range(8, 12), *range(16, 20)],
         [*range(4, 8), *range(12, 16), *range(20, 24)],
     ]
+
+
+@pytest.mark.parametrize(
+    ("order", "share"), [("plan", [*range(4), *range(8, 16)]), ("place", [*range(4), *range(8, 12), *range(16, 20)])]
+)
+def test_static_shares_go_where_their_data_are(order, share):
+    """Check fork-join on the same loops; the log has the plan's numbers."""
+    with ForkJoinExecutor(2, event_capacity=100, region="persistent", order=order) as executor:
+        executor.prepare(bind(cells_plan(ROWS, HALVES, cost=[2, 1])))
+        executor.run(1)
+        events = executor.workers.events()
+    assert sorted(events["task"][events["worker"] == 0].tolist()) == share
 
 
 def test_a_chain_goes_first_where_a_simulated_run_is_shorter():
