@@ -11,13 +11,12 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from .cython_src.errors import UsageError
 from .cython_src.networks.layers import Network
-from .cython_src.networks.own import short_name, write_network
-from .cython_src.networks.registry import get_network, network_names
-from .cython_src.records import fields
-from .cython_src.shown import Shown, as_html
+from .cython_src.networks.own import short_name
+from .cython_src.records import takes
+from .cython_src.shown import as_html
+from .experiments.commands.functions import ARGUMENTS, InFolder, call_text, configuration_from
 from .experiments.subjects.models import DEFAULT_MODELS, parse_model
-from .experiments.sweep.configuration import ARGUMENTS as FUNCTION_ARGUMENTS
-from .experiments.sweep.configuration import AXES, Configuration, Measure, budgeted, parse_configuration
+from .experiments.sweep.configuration import Configuration, budgeted
 from .experiments.tables.numbers import plural
 
 if TYPE_CHECKING:
@@ -30,8 +29,6 @@ if TYPE_CHECKING:
 
 __all__ = ["Comparison", "Ratio", "compare"]
 
-AXES_OF_COMPARE = (*AXES, FUNCTION_ARGUMENTS)
-ARGUMENTS = (*AXES_OF_COMPARE, *(field.name for field in fields(Measure)))  # that `**settings` of compare takes
 # Columns of the table that a notebook shows.
 SHOWN = (
     "model",
@@ -62,7 +59,7 @@ class Ratio:
     verdict: str
 
 
-class Comparison(Shown):
+class Comparison(InFolder):
     """Results of `compare`, of `forktask compare` or of `forktask run`, read from their folder when they are asked for.
 
     Printing one prints the tables of the command line.
@@ -274,6 +271,7 @@ class Comparison(Shown):
         return as_html(repr(self), self._rows(), self.warnings)
 
 
+@takes(names=ARGUMENTS)
 def compare(
     network: str | Network | Sequence[str | Network] = "cifar10_cnn",
     *,
@@ -349,40 +347,3 @@ def compare(
     comparison = Comparison(folder)
     comparison.write_report()
     return comparison
-
-
-def call_text(function: str, arguments: Mapping[str, Any]) -> str:
-    """Return a call of a function of `forktask`, to be pasted into a program."""
-    return f"forktask.{function}({', '.join(f'{name}={literal(value)}' for name, value in arguments.items())})"
-
-
-def literal(value: Any) -> str:
-    """Return a setting as it can be pasted into a program."""
-    if isinstance(value, Mapping):
-        return "{" + ", ".join(f"{name!r}: {literal(one)}" for name, one in value.items()) + "}"
-    if isinstance(value, Sequence) and not isinstance(value, str):
-        return f"[{', '.join(map(literal, value))}]"
-    value = value.item() if hasattr(value, "item") else value  # NumPy's numbers
-    return repr(value if isinstance(value, int | float | None) else str(value))
-
-
-def configuration_from(title: str, given: Mapping[str, Any], folder: Path) -> Configuration:
-    """Sort the arguments into the tables of a sweep file, which check types and ranges."""
-    tables: dict[str, dict[str, Any]] = {"grid": {}, "measure": {}}
-    for name, value in given.items():
-        several = name in AXES_OF_COMPARE and isinstance(value, Sequence) and not isinstance(value, str)
-        tables["grid" if name in AXES_OF_COMPARE else "measure"][name] = list(value) if several else value
-    networks = tables["grid"]["network"]
-    tables["grid"]["network"] = [
-        named_network(n, folder) for n in (networks if isinstance(networks, list) else [networks])
-    ]
-    return parse_configuration({"title": title, **tables}, "compare")
-
-
-def named_network(network: Any, folder: Path) -> Any:
-    """Return the name by which measuring processes can make a network again."""
-    if not isinstance(network, Network):
-        return network
-    if network.name in network_names() and get_network(network.name) == network:
-        return network.name
-    return write_network(network, folder)

@@ -1,7 +1,7 @@
 """Every name of `forktask`, by purpose; the first use of one of them loads this module."""
 
 from . import kernels, plans
-from .comparison import ARGUMENTS, Comparison, Ratio, compare
+from .comparison import Comparison, Ratio, compare
 from .cython_src.arguments import check_arguments
 from .cython_src.binding.bind import BlockFailure, BoundPlan
 from .cython_src.binding.storage import Storage
@@ -12,17 +12,23 @@ from .cython_src.lowering import PlanOptions, initialise, lower
 from .cython_src.networks import layers
 from .cython_src.networks.layers import *  # noqa: F403
 from .cython_src.networks.registry import get_network, network_names
-from .cython_src.records import fields
 from .cython_src.targets import bind
+from .experiments.commands.diagnose import Diagnosis, diagnose
+from .experiments.commands.evaluate import evaluate
+from .experiments.commands.functions import Result
+from .experiments.commands.info import info
+from .experiments.commands.metg import metg
+from .experiments.commands.simulate import Simulation, simulate
+from .experiments.commands.trace import Trace, trace
+from .experiments.commands.train import train
+from .experiments.commands.tune import tune
 from .experiments.events.events import EventLog, read_events
 from .experiments.peers.from_torch import from_torch
 from .experiments.peers.torch_check import TorchCheck, check_against_torch
 from .experiments.training.data import load_data
 from .experiments.training.dataset import Dataset
 from .experiments.training.safetensors import read_safetensors, write_safetensors
-from .explaining import Diagnosis, Simulation, Trace, diagnose, simulate, trace
 from .kernels import get_include
-from .measuring import SETTINGS, Result, evaluate, info, metg, train, tune
 from .running import Executor, Run, executor, fit, model_names, run, weights_hash
 from .user_graph import UserGraph
 
@@ -107,11 +113,4 @@ ELSEWHERE = {
     "Module": "Network",
 }
 
-_OPTIONS = [field.name for field in fields(PlanOptions)]
-check_arguments(
-    globals(),
-    leave_out=("get_include", "Region"),
-    **dict.fromkeys(("lower", "run", "fit", "check_against_torch"), _OPTIONS),
-    **dict.fromkeys(("compare", "trace"), ARGUMENTS),
-    **SETTINGS,
-)
+check_arguments(globals(), leave_out=("get_include", "Region"))

@@ -17,6 +17,7 @@ from .cython_src.networks.layers import Network
 from .cython_src.networks.registry import get_network
 from .cython_src.plan.model import Plan
 from .cython_src.reading import Count, Number, Positive
+from .cython_src.records import takes
 from .cython_src.shown import Shown
 from .cython_src.targets import bind
 from .experiments.machine.topology import core_counts
@@ -228,6 +229,7 @@ def model_names() -> tuple[str, ...]:
     return (*built_models(), *built_models("gpu"))
 
 
+@takes(PlanOptions)
 def run(
     network: str | Network,
     options: PlanOptions | None = None,
@@ -277,6 +279,7 @@ def run(
         return runner.run(iterations)
 
 
+@takes(PlanOptions)
 def fit(
     network: str | Network,
     data: Annotated[Dataset | tuple[np.ndarray, np.ndarray], "give load_data(...), or images and labels"],

@@ -95,17 +95,16 @@ def checked_class(kind: type[T]) -> type[T]:
     return kind
 
 
-def check_arguments(names: dict[str, Any], *, leave_out: Iterable[str] = (), **further: Iterable[str]) -> None:
+def check_arguments(names: dict[str, Any], *, leave_out: Iterable[str] = ()) -> None:
     """Let all functions and classes of a module of the interface raise as `checked_call` does. `names`: the module's,
-    with `__all__`; `leave_out`: those that cost less than a check; `**further`: name of a function -> names that its
-    `**` takes."""
+    with `__all__`; `leave_out`: those that cost less than a check."""
     for name in set(names["__all__"]).difference(leave_out):
         value = names[name]
         if inspect.isclass(value):
             if not issubclass(value, BaseException):
                 checked_class(value)
         elif callable(value):
-            names[name] = checked_call(value, further=further.get(name, ()))
+            names[name] = checked_call(value, further=getattr(value, "settings", ()))
 
 
 def _annotations(function: Callable, signature: inspect.Signature) -> dict[str, Any]:

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import math
 import typing
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 import msgspec
 import numpy as np
@@ -21,6 +21,7 @@ from .errors import UsageError, did_you_mean
 from .reading import check_keys
 from .typed_text import LONGEST_TEXT, is_text, parse_real, parse_whole
 
+F = TypeVar("F", bound=Callable)
 # Whole numbers and numbers without a limit of their own are below these.
 LARGEST_WHOLE = 2**53
 LARGEST = 1e15
@@ -142,6 +143,17 @@ class Record(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     def differences(self) -> dict[str, Any]:
         """Return the fields that differ from their defaults."""
         return {f.name: getattr(self, f.name) for f in fields(type(self)) if getattr(self, f.name) != f.default}
+
+
+def takes(*records: type[Record], names: Iterable[str] = ()) -> Callable[[F], F]:
+    """Decorate a function whose `**settings` takes the fields of records, and further names."""
+    known = (*names, *(field.name for record in records for field in fields(record)))
+
+    def decorated(function: F) -> F:
+        function.settings = known  # type: ignore[attr-defined]
+        return function
+
+    return decorated
 
 
 @cache

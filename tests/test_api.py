@@ -4,6 +4,7 @@ import ast
 import copy
 import importlib
 import inspect
+import json
 import pickle
 import re
 import subprocess
@@ -17,6 +18,7 @@ from experiments.synthetic_results import synthetic_rows, write_rows
 import forktask as ft
 from forktask import kernels, plans, public
 from forktask.cython_src.arguments import checked_call
+from forktask.experiments.commands.main import main
 from forktask.experiments.training.text import load_text
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -344,6 +346,30 @@ def test_each_command_is_a_function_with_a_table(make, columns, figures, printed
         result.figure("nope")
 
 
+def test_a_command_prints_what_its_function_returns(comparison, tmp_path, capsys):
+    """Check text and JSON of commands against the results of the functions, with the same arguments."""
+    folder, found = comparison.folder, ft.diagnose(comparison)
+    capsys.readouterr()
+    assert main(["diagnose", str(folder)]) == 0 and capsys.readouterr().out == f"{found}\n"
+    assert main(["diagnose", str(folder), "--json"]) == 0 and json.loads(capsys.readouterr().out) == found.data
+    lines, trained = [], {"network": "lenet5", "data": "synthetic:64", "model": "serial", "threads": 1, "batch": 8}
+    first = ft.train(**trained, epochs=1, out=tmp_path / "t", progress=lines.append)
+    assert any("epoch   1/1" in line for line in lines) and first.data["title"] == first._title
+    assert len(ft.train(out=tmp_path / "t", resume=True, epochs=2).table) == 2, "the network is that of the folder"
+    machine = tmp_path / "machine.toml"
+    ft.info(machine=machine)
+    assert "cores" in machine.read_text()
+
+
+@pytest.mark.parametrize("function", [ft.metg, ft.trace], ids=["metg", "trace"])
+def test_a_device_is_that_of_the_command(function, tmp_path):
+    """Check that models of another device are left out or refused, as by `--device`."""
+    with pytest.raises(ft.UsageError, match="device of .* must be one of 'cpu', 'gpu' or None, got 'tpu'"):
+        function(device="tpu", out=tmp_path / "out")
+    with pytest.raises(ft.UsageError, match="GPU"):
+        function(device="gpu", out=tmp_path / "out")
+
+
 # --- data -----------------------------------------------------------------------------------------------------------
 
 
@@ -458,7 +484,7 @@ def test_the_way_to_continue_can_be_pasted(monkeypatch, tmp_path):
     class Interrupted(Exception):
         pass
 
-    def also(*arguments):
+    def also(*arguments, **options):
         calls.append(arguments)
         raise Interrupted
 

@@ -83,7 +83,9 @@ ARROWS = {
         "task_graph": {"report", "bounds", "tables"},
         "traces": {"results", "analysis", "sampling", "subjects", "events", "machine", "tables"},
         "commands": {
+            "analysis",
             "cluster",
+            "events",
             "machine",
             "metg",
             "report",

@@ -17,6 +17,7 @@ from ..networks.registry import get_network
 from ..plan.builder import NameTakenError, PlanBuilder, ranges
 from ..plan.model import Plan
 from ..reading import Count, Number
+from ..records import takes
 from .layouts.nchw import NCHW16_LAYOUT, NCHW_LAYOUT, choose_lanes
 from .layouts.nhwc import Nhwc
 from .layouts.rows import Rows
@@ -32,6 +33,7 @@ MOST_ROWS = 256  # of a block, where maps have fewer
 DRAWN_TOGETHER = 1 << 16  # random initial weights
 
 
+@takes(PlanOptions)
 def lower(
     network: Annotated[str | Network, "describe one as Network(name, ...)"],
     options: Annotated[PlanOptions | None, "name single ones: lower(network, batch=16)"] = None,

@@ -10,12 +10,17 @@ import sys
 from argparse import SUPPRESS, ArgumentParser, ArgumentTypeError, Namespace
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from ...cython_src.errors import UsageError
+from ...cython_src.lowering.lower import BATCH_OF_TOKENS, default_batch
+from ...cython_src.lowering.options import PlanOptions, check_images, format_value
+from ...cython_src.networks.registry import get_network
+from ...cython_src.records import fields
 from ...cython_src.typed_text import MOST_SECONDS, MOST_THREADS, parse_real, parse_whole
-
-if TYPE_CHECKING:
-    from ..subjects.models import ModelSpec
+from ..machine.topology import core_counts
+from ..results.folder import dated_folder
+from ..subjects.models import ModelSpec, check_counts, check_ours, models_on
 
 MOST = 2**31 - 1
 
@@ -48,9 +53,6 @@ def add_plan_options(
         Fields whose default differs from that of `PlanOptions`; with `axes` a tuple of values. Of "batch" it is that of
         networks of images.
     """
-    from ...cython_src.lowering.lower import BATCH_OF_TOKENS
-    from ...cython_src.lowering.options import PlanOptions, format_value
-
     group = network_group or parser
     if axes:
         group.add_argument(
@@ -103,9 +105,6 @@ def add_fields(
     collects them. A list or text that may hold commas is repeated to give several values. `said`: field -> what the
     help calls its default; `before`: words before each text.
     """
-    from ...cython_src.lowering.options import format_value
-    from ...cython_src.records import fields
-
     for field in fields(record):
         if field.name in leave_out or (only and field.name not in only):
             continue
@@ -158,17 +157,12 @@ def _checked(field: Any, parse: Callable[[str], Any]) -> Callable[[str], Any]:
 
 def given(arguments: Namespace, record: type) -> dict[str, Any]:
     """Return the fields of a record that the arguments name."""
-    from ...cython_src.records import fields
-
     return {field.name: getattr(arguments, field.name) for field in fields(record) if field.name in arguments}
 
 
 def given_options(arguments: Namespace) -> dict[str, Any]:
     """Return the fields of `PlanOptions` that the arguments name, and the batch, whose default depends on the
     network."""
-    from ...cython_src.lowering.lower import default_batch
-    from ...cython_src.lowering.options import PlanOptions
-
     options = given(arguments, PlanOptions)
     _check_effects(options, arguments.network)
     if "batch" in options:
@@ -180,9 +174,6 @@ def given_options(arguments: Namespace) -> dict[str, Any]:
 
 def _check_effects(options: Mapping[str, Any], networks: str | tuple[str, ...]) -> None:
     """Raise `UsageError` for an option that changes no plan of those that are asked for."""
-    from ...cython_src.errors import UsageError
-    from ...cython_src.lowering.options import PlanOptions
-    from ...cython_src.networks.registry import get_network
 
     def values(name: str) -> tuple:
         value = options.get(name, getattr(PlanOptions(), name))
@@ -203,8 +194,6 @@ def _check_effects(options: Mapping[str, Any], networks: str | tuple[str, ...]) 
 
 def plan_options(arguments: Namespace, **changes: Any):
     """Return the `PlanOptions` that were asked for, with changes."""
-    from ...cython_src.lowering.options import PlanOptions, check_images
-
     options = PlanOptions(**{**given_options(arguments), **changes})
     check_images(options.granularity, options.batch)
     return options
@@ -212,8 +201,6 @@ def plan_options(arguments: Namespace, **changes: Any):
 
 def plan_axes(arguments: Namespace) -> dict[str, tuple]:
     """Return the axes of a grid that were asked for, by name of the option, each value once."""
-    from ...cython_src.lowering.options import check_images
-
     axes = {"network": arguments.network, **given_options(arguments)}
     for granularity in axes.get("granularity", ()):
         check_images(granularity, max(axes["batch"]))
@@ -222,8 +209,6 @@ def plan_axes(arguments: Namespace) -> dict[str, tuple]:
 
 def plan_products(arguments: Namespace) -> list:
     """Return the `PlanOptions` of all combinations of the axes that were asked for."""
-    from ...cython_src.lowering.options import PlanOptions
-
     axes = plan_axes(arguments)
     del axes["network"]
     return [PlanOptions(**dict(zip(axes, values, strict=True))) for values in itertools.product(*axes.values())]
@@ -299,46 +284,61 @@ def add_models(parser: ArgumentParser, default: tuple[str, ...]) -> None:
     """Add `--models`; `models` reads them."""
     parser.add_argument(
         "--models",
-        default=",".join(default),
+        type=texts,
+        default=default,
         metavar="M[,M...]",
-        help="name[:option=value...], all of which `forktask compare --help` lists; default: %(default)s",
+        help=f"name[:option=value...], all of which `forktask compare --help` lists; default: {','.join(default)}",
     )
     parser.set_defaults(default_models=default)
 
 
 def models(arguments: Namespace, peers: bool = False) -> Sequence[ModelSpec]:
     """Return the models asked for, on the device asked for, each once; other programs too where `peers`."""
-    from ..subjects.models import check_ours, models_on
-
-    named = [part for part in arguments.models.split(",") if part]
-    result = models_on(getattr(arguments, "device", None), named, arguments.default_models)
+    result = models_on(getattr(arguments, "device", None), arguments.models, arguments.default_models)
     return result if peers else check_ours(result)
 
 
-def add_threads(parser: ArgumentParser, default: str = "1,2,4,... up to the physical cores of this process") -> None:
-    """Add `--threads`: several numbers; `threads` reads them. `default`: what the help says of it."""
+def add_threads(
+    parser: ArgumentParser,
+    default: str | None = "cores",
+    text: str = "1,2,4,... up to the physical cores of this process",
+) -> None:
+    """Add `--threads`: several numbers; `text`: the default in words."""
     parser.add_argument(
         "--threads",
         type=lambda text: text if text == "cores" else numbers(text, 1, MOST_THREADS),
-        default="cores",
+        default=default,
         metavar="N[,N...]",
-        help=f"numbers of threads; default: {default}",
+        help=f"numbers of threads; default: {text}",
     )
 
 
 def threads(arguments: Namespace) -> tuple[int, ...]:
-    """Return the numbers of threads that were asked for; models of a GPU run on one, but for those that compute on the
-    host too. Raises `UsageError` where no model that was asked for runs on a number that was."""
-    from ..machine.topology import core_counts
-    from ..subjects.models import check_counts
+    """Return the numbers of threads that were asked for; see `thread_counts`."""
+    return thread_counts(arguments.threads, models(arguments, peers=True), getattr(arguments, "device", None))
 
-    requested = (arguments.threads,) if isinstance(arguments.threads, int) else arguments.threads
-    if requested != "cores":
-        return check_counts(models(arguments, peers=True), requested)
-    on_gpu = getattr(arguments, "device", None) == "gpu"
-    if on_gpu and all(spec.model.max_threads == 1 for spec in models(arguments, peers=True)):
-        return (1,)
-    return core_counts()
+
+def thread_counts(
+    threads: int | str | Sequence[int], models: Sequence[ModelSpec], device: str | None = None
+) -> tuple[int, ...]:
+    """Return numbers of threads; "cores" is one for models of a GPU, but for those that compute on the host too.
+
+    Raises
+    ------
+    UsageError
+        No model runs on a requested number.
+    """
+    if threads != "cores":
+        return tuple(check_counts(models, several(threads)))
+    return (1,) if device == "gpu" and all(spec.model.max_threads == 1 for spec in models) else core_counts()
+
+
+def several(value: Any) -> tuple[Any, ...]:
+    """Return one value or several as a tuple."""
+    result = (value,) if isinstance(value, str | int) else tuple(value)
+    if not result:
+        raise UsageError(f"what has several values must have one at least, got {value!r}; leave it out for the default")
+    return result
 
 
 def add_out(parser: ArgumentParser, kind: str, text: str = "results folder") -> None:
@@ -349,8 +349,6 @@ def add_out(parser: ArgumentParser, kind: str, text: str = "results folder") -> 
 
 def folder_of(arguments: Namespace) -> str:
     """Return the results folder that was asked for."""
-    from ..results.folder import dated_folder
-
     return arguments.out or dated_folder(arguments.kind_of_folder)
 
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from argparse import ArgumentParser, Namespace
 
-from ..subjects.models import SERIAL
+from ..sampling.hogs import MOST_HOGS
+from ..subjects.models import DEFAULT_MODELS, SERIAL, describe_models, parse_models
+from ..sweep.configuration import BUDGET_S, Configuration, Grid, Measure, budgeted, check_axes, measure_given
 from . import arguments as shared
 from .sweeping import add_output, measure_and_report
 
-HELP = "train one network under several execution models and compare them"
 DESCRIPTION = (
     "Train one network under several execution models, check that all computed the same weights, and leave samples, a "
     "table, figures and a report in a folder. The same command again continues an interrupted session, "
@@ -18,10 +19,6 @@ DESCRIPTION = (
 
 def add_arguments(parser: ArgumentParser) -> None:
     """Declare the arguments: one for each axis of a sweep and each way to measure it."""
-    from ..sampling.hogs import MOST_HOGS
-    from ..subjects.models import DEFAULT_MODELS, describe_models
-    from ..sweep.configuration import BUDGET_S, Measure
-
     parser.epilog = f"Models and their options: {describe_models()}."
     shared.add_plan_options(parser, axes=True, networks=True)
     shared.add_models(parser, DEFAULT_MODELS)
@@ -47,9 +44,6 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 def configuration_of(arguments: Namespace):
     """Return the `Configuration` that was asked for."""
-    from ..subjects.models import parse_models
-    from ..sweep.configuration import Configuration, Grid, Measure, budgeted, check_axes, measure_given
-
     chosen = shared.models(arguments, peers=True)
     if SERIAL not in chosen and any(spec.is_gpu for spec in parse_models(chosen)):
         chosen = (SERIAL, *chosen)  # the speedup of a GPU is that over the CPU's serial run

@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 from argparse import ArgumentParser, Namespace
 
+from ...cython_src.lowering.options import PlanOptions
+from ..scaling.gate import GateSettings, compare_commits, exit_code
+from ..subjects.subject import describe_importable
 from . import arguments as shared
 
-HELP = "compare the speed of this commit with another one, both built here"
 DESCRIPTION = (
     "Build two commits of a repository and measure them, interleaved. Exit code 0: no model is slower than allowed; "
     "1: one is; with --strict also 3: for one the budget was too small to decide."
@@ -15,8 +17,6 @@ DESCRIPTION = (
 
 
 def add_arguments(parser: ArgumentParser) -> None:
-    from ..scaling.gate import GateSettings
-
     parser.add_argument("--against", required=True, metavar="REF", help="commit, branch or tag to compare with")
     subject = parser.add_mutually_exclusive_group()
     subject.add_argument("--function", metavar="M:F", help="a function of your own package that makes a graph")
@@ -31,10 +31,6 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 def call(arguments: Namespace) -> int:
     """Compare two commits."""
-    from ...cython_src.lowering.options import PlanOptions
-    from ..scaling.gate import GateSettings, compare_commits, exit_code
-    from ..subjects.subject import describe_importable
-
     if arguments.function:
         plan = describe_importable(arguments.function)
     else:  # Only the batch and the options that were given: the other commit may not know the others.

@@ -6,7 +6,6 @@ from argparse import ArgumentParser, Namespace
 
 from .arguments import add_json, add_plan_options, number_from, plan_options, show
 
-HELP = "times of a step's kernels on a GPU"
 DESCRIPTION = (
     "Time each kernel, copy and driver call of a model's step on a GPU, and say what the timing itself costs. Times "
     "of loops on the processor are in the report of a `forktask compare`."

@@ -10,33 +10,35 @@ import sys
 import traceback
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from functools import partial
 from importlib import import_module
 
 from ...cython_src.errors import UnsoundPlan, UsageError, did_you_mean, optional
 from ...cython_src.typed_text import LONGEST_TEXT, is_text
 from ..machine.build_info import BUILD
 
-# Modules here, in the order of the help page. Each has HELP, DESCRIPTION, `add_arguments(parser)` and
-# `call(arguments)`; these two functions import what is slow to import.
-COMMANDS: tuple[str, ...] = (
-    "info",
-    "compare",
-    "run",
-    "survey",
-    "status",
-    "merge",
-    "report",
-    "simulate",
-    "diagnose",
-    "train",
-    "evaluate",
-    "trace",
-    "metg",
-    "plan",
-    "tune",
-    "kernels",
-    "gate",
-)
+# Modules here, in the order of the help page, which has these texts. Each has DESCRIPTION, `add_arguments(parser)` and
+# `call(arguments)`.
+COMMANDS = {
+    "info": "this machine, its measured limits, and whether it is fit for measuring",
+    "compare": "train one network under several execution models and compare them",
+    "run": "run a sweep or a study of trainings described in a TOML file, on this machine or, a sweep, on a cluster",
+    "survey": "measure a whole machine within a time: limits, hand-overs, networks, tasks, PyTorch, a GPU",
+    "status": "what a results folder holds, what is missing, and where the jobs of a cluster are",
+    "merge": "join results folders of one configuration, or surveys of several machines",
+    "report": "what a results folder holds: tables, figures and page, one figure, exports, a comparison with "
+    "another folder",
+    "simulate": "predict the speedup on more threads, or on another machine",
+    "diagnose": "say what costs time, what to try, and what that would gain",
+    "train": "train a network and draw its accuracy over time",
+    "evaluate": "accuracy of given weights on a data set, and the time of each kind of layer",
+    "trace": "log what every thread does at every moment of a run",
+    "metg": "what a runtime costs per task: METG(50 %%) on Task Bench graphs",
+    "plan": "the networks; or a network's plan: loops, FLOPs, bytes by purpose, and a picture of its task graph",
+    "tune": "search the best block sizes of each execution model",
+    "kernels": "times of a step's kernels on a GPU",
+    "gate": "compare the speed of this commit with another one, both built here",
+}
 USAGE_EXIT = 2
 UNSOUND_EXIT = 4  # 3: `gate --strict`
 FAULT_EXIT = 70  # an error of forktask: 1 means "slower" or "failed" to whoever runs it in a job
@@ -99,13 +101,16 @@ def make_parser(command: str | None = None) -> argparse.ArgumentParser:
     )
     subparsers = parser.commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
     for name in COMMANDS if command is None else [command]:
-        module = import_module(f".{name}", __package__)
-        parser_of_command = subparsers.add_parser(
-            name.replace("_", "-"), help=module.HELP, description=module.DESCRIPTION
-        )
-        parser_of_command.declare = module.add_arguments
-        parser_of_command.set_defaults(run=module.call)
+        subparsers.add_parser(name.replace("_", "-"), help=COMMANDS[name]).declare = partial(_declare, name)
     return parser
+
+
+def _declare(name: str, parser: argparse.ArgumentParser) -> None:
+    """Declare the arguments of a command, whose module is loaded here."""
+    module = import_module(f".{name}", __package__)
+    parser.description = module.DESCRIPTION
+    parser.set_defaults(run=module.call)
+    module.add_arguments(parser)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -164,7 +169,7 @@ def _run(words: Sequence[str]) -> int:
                 f"an argument must be text without control characters, of {LONGEST_TEXT} at most, got {word[:40]!r}"
             )
     first = words[0].replace("-", "_") if words else ""
-    parser = make_parser(first if first in COMMANDS else None) if words != ["--version"] else make_parser("info")
+    parser = make_parser(first if first in COMMANDS else None)
     if not words:
         parser.print_help(sys.stderr)
         return USAGE_EXIT

@@ -7,7 +7,6 @@ from argparse import ArgumentParser, Namespace
 from ...cython_src.errors import UsageError
 from .arguments import add_json, show
 
-HELP = "join results folders of one configuration, or surveys of several machines"
 DESCRIPTION = (
     "Join results folders of one configuration, such as those that the nodes of a cluster left: each generation once. "
     "The folders stay as they are; `forktask report` makes the page of the joined one. Surveys of several machines are "

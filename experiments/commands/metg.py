@@ -1,14 +1,27 @@
-"""`forktask metg`."""
+"""`forktask metg`, also a function."""
 
 from __future__ import annotations
 
+import io
+import os
 from argparse import ArgumentParser, Namespace
+from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
+from typing import Any, Literal
 
+from ...cython_src.graphs.task_bench import PATTERNS
+from ...cython_src.lowering import PlanOptions
+from ...cython_src.networks.layers import Network
+from ...cython_src.records import takes
+from ..metg.graphs import TaskBenchOptions, graph_name, requested_graphs
+from ..metg.metg import MetgSettings, default_models
+from ..results.folder import dated_folder
+from ..subjects.models import check_ours, models_on
 from . import arguments as shared
+from .functions import Result, call_function, call_text, fields_of, named_network
 from .sweeping import command_line
 
-HELP = "what a runtime costs per task: METG(50 %%) on Task Bench graphs"
 DESCRIPTION = (
     "Run Task Bench graphs with more and more work in each task and find the shortest task at which half of the "
     "kernel's own rate is reached. Each task checks that its inputs came from the right tasks."
@@ -16,10 +29,6 @@ DESCRIPTION = (
 
 
 def add_arguments(parser: ArgumentParser) -> None:
-    from ...cython_src.graphs.task_bench import PATTERNS
-    from ..metg.graphs import TaskBenchOptions
-    from ..metg.metg import MetgSettings, default_models
-
     graph = parser.add_mutually_exclusive_group()
     graph.add_argument(
         "--pattern",
@@ -43,20 +52,78 @@ def add_arguments(parser: ArgumentParser) -> None:
     shared.add_json(parser)
 
 
+@takes(TaskBenchOptions, MetgSettings, PlanOptions)
+def metg(
+    pattern: str | Sequence[str] = "stencil_1d",
+    *,
+    network: str | Network | None = None,
+    models: str | Sequence[str] | None = None,
+    threads: int | Literal["cores"] | Sequence[int] = "cores",
+    device: Literal["cpu", "gpu"] | None = None,
+    out: str | os.PathLike[str] | None = None,
+    format: Literal["pdf", "svg", "png"] = "pdf",
+    command: str = "",
+    **settings: Any,
+) -> Result:
+    """Measure what a runtime costs per task, as `forktask metg` does; a figure for each graph.
+
+    Parameters
+    ----------
+    pattern : str or several
+        Of Task Bench graphs.
+    network : str or Network, optional
+        Its graph in place of those.
+    models : str or several, optional
+        Default: those of `compare` that run tasks, and the built outside references.
+    threads : int or several, or "cores"
+        As for `compare`.
+    device : {"cpu", "gpu"}, optional
+        "gpu": models are those of a GPU; "cpu": of the models those of the processor.
+    out : path, optional
+        Results folder; default: metg/<date and time>.
+    format : {"pdf", "svg", "png"}
+        Of the figures there.
+    command : str
+        Command that continues the measurement, which the folder names; default: this call.
+    **settings
+        Size and kernel of a graph (`width`, `steps`, `kernel`, ...) or options of the network's plan, and how to
+        measure (`repeats`, `interference`, `quick`, ...).
+
+    Raises
+    ------
+    UsageError
+        An unknown name or value, or a folder that holds other results.
+    """
+    import pandas as pd
+
+    from ..metg.figure import chart
+    from ..metg.metg import measure_metg
+    from ..metg.table import as_csv, format_table
+
+    folder = Path(out or dated_folder("metg"))
+    of_graph, measuring, plan = (
+        fields_of(record, settings) for record in (TaskBenchOptions, MetgSettings, PlanOptions)
+    )
+    name = network if network is None else named_network(network, folder.parent)
+    graphs = requested_graphs(shared.several(pattern), name, of_graph, plan, device)
+    chosen = default_models() if models is None else shared.several(models)
+    specs = check_ours(models_on(device, chosen, default_models()))
+    shown = {"network": name, "models": chosen, "threads": threads, "device": device, "format": format, **settings}
+    text = command or call_text("metg", {"pattern": pattern, **shown, "out": str(folder)})
+    counts = shared.thread_counts(threads, specs, device)
+    data = measure_metg(graphs, specs, counts, MetgSettings(**measuring), folder, text, figure_format=format)
+    by_name: dict[str, list] = {}
+    for entry in data["results"]:
+        if entry["repeats"]:
+            by_name.setdefault(graph_name(entry["graph"]), []).append(entry)
+    table = pd.read_csv(io.StringIO(as_csv(data)), keep_default_na=False, na_values=[""])
+    charts = {name: partial(chart, own) for name, own in by_name.items()}
+    return Result(f"METG in {folder}", table, format_table(data), folder, charts, data)
+
+
 def call(arguments: Namespace) -> int:
     """Measure, print and draw. Exit code 1: nothing could be measured."""
-    from ...cython_src.lowering.options import PlanOptions
-    from ..metg.graphs import TaskBenchOptions, requested_graphs
-    from ..metg.metg import MetgSettings, measure_metg
-    from ..metg.table import format_table
-
-    specs, requested = shared.models(arguments), shared.given(arguments, TaskBenchOptions)
-    of_network = arguments.network is not None
-    plan = shared.plan_options(arguments).as_dict() if of_network else shared.given(arguments, PlanOptions)
-    graphs = requested_graphs(arguments.pattern, arguments.network, requested, plan, arguments.device)
-    settings = MetgSettings(**shared.given(arguments, MetgSettings))
     folder = shared.folder_of(arguments)
-    again = command_line(folder)
-    table = measure_metg(graphs, specs, shared.threads(arguments), settings, Path(folder), again, arguments.format)
-    shared.show(arguments, table, format_table)
-    return 0 if any(entry["repeats"] for entry in table["results"]) else 1
+    plan = shared.plan_options(arguments).as_dict() if arguments.network is not None else {}
+    further = {"out": folder, "command": command_line(folder), **plan}
+    return 0 if call_function(metg, arguments, **further).figures else 1

@@ -9,7 +9,6 @@ from typing import Any
 from ..tables import Column, text_table
 from .arguments import add_json, add_plan_options, plan_products, show, texts, thread_count
 
-HELP = "the networks; or a network's plan: loops, FLOPs, bytes by purpose, and a picture of its task graph"
 DESCRIPTION = (
     "List the networks: input, classes, layers, parameters, and for one sample the floating-point operations of "
     "inference and of a training step (convolutions counted in direct form) and the bytes of all layers' outputs in "

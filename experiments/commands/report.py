@@ -9,7 +9,6 @@ from pathlib import Path
 from ...cython_src.errors import UsageError, check_choice
 from .arguments import add_json, show, texts
 
-HELP = "what a results folder holds: tables, figures and page, one figure, exports, a comparison with another folder"
 DESCRIPTION = (
     "Write summary.csv, figures/ and report.html again from samples.jsonl, and print the answers; or what one of the "
     "options requests instead."

@@ -11,7 +11,6 @@ from ..tables.progress import say
 from .arguments import add_fields, folder_of, given, progress_printer, show
 from .sweeping import add_output, command_line, measure_and_report, not_reported, print_expected, report_on
 
-HELP = "run a sweep or a study of trainings described in a TOML file, on this machine or, a sweep, on a cluster"
 DESCRIPTION = (
     "Run a TOML file, or one of those shipped with forktask. One with a table [grid] is a sweep: execution models are "
     "compared, on this machine or a cluster. One with a table [train] is a study: all combinations of networks, "

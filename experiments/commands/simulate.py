@@ -1,12 +1,20 @@
-"""`forktask simulate`."""
+"""`forktask simulate`, also a function."""
 
 from __future__ import annotations
 
+import os
 from argparse import ArgumentParser, Namespace
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
+from ...cython_src.reading import Count
 from .arguments import add_json, number_from, numbers, show, texts
+from .functions import InFolder, Result, folder_of_results
 
-HELP = "predict the speedup on more threads, or on another machine"
+if TYPE_CHECKING:
+    import pandas as pd
+
 DESCRIPTION = (
     "Replay a measured plan's graph with its serial block durations under each model's own policy, on any number of "
     "threads, and draw the predicted speedup with measured points and bounds. The folder must hold serial runs."
@@ -38,21 +46,79 @@ def add_arguments(parser: ArgumentParser) -> None:
     add_json(parser, "the table")
 
 
+class Simulation(Result):
+    """What `simulate` returns. Printing one prints the table of the command line.
+
+    Attributes
+    ----------
+    table : DataFrame
+        One row a model and number of threads: simulated and measured step time, error, speedup, efficiency, idle.
+    title : str
+        What was simulated: network, options and blocks.
+    error : str
+        How far the simulation is off at measured points, in a sentence; empty for another machine.
+    """
+
+    def __init__(self, title: str, error: str, table: pd.DataFrame, text: str, **parts: Any):
+        super().__init__(f"Simulation of {title}", table, text, **parts)
+        self.title, self.error = title, error
+
+
+def simulate(
+    results: str | os.PathLike[str] | InFolder,
+    *,
+    threads: int | Sequence[int] | None = None,
+    models: str | Sequence[str] | None = None,
+    machine: str | os.PathLike[str] | None = None,
+    plan: str | None = None,
+    seed: Count = 0,
+) -> Simulation:
+    """Predict the speedup on more threads, or on another machine, as `forktask simulate` does.
+
+    Parameters
+    ----------
+    results : path, Comparison or Trace
+        A results folder, which must hold serial runs with their profile.
+    threads : int or several, optional
+        Up to 1024; default: powers of two up to four times the measured ones.
+    models : str or several, optional
+        Default: those that were measured.
+    machine : path, optional
+        Another machine, as `forktask info --machine FILE` writes it.
+    plan : str, optional
+        First characters of a plan's id; default: the one with most samples.
+    seed : int
+        Of stealing.
+
+    Raises
+    ------
+    UsageError
+    """
+    from ..analysis.names import with_texts
+    from ..report.simulation import format_simulation, simulate_plan
+
+    result = simulate_plan(
+        folder_of_results(results),
+        threads=[threads] if isinstance(threads, int) else threads,
+        models=[models] if isinstance(models, str) else models,
+        machine=machine,
+        plan=plan,
+        seed=seed,
+    )
+    data, charts = result.as_row(), {"simulated": lambda: result.chart}
+    table, text = with_texts(result.table), format_simulation(data)
+    return Simulation(result.title, result.error, table, text, charts=charts, data=data)
+
+
 def call(arguments: Namespace) -> int:
     """Simulate, print a table and draw a figure."""
-    from ..report.simulation import format_simulation, simulate_folder
+    from ..report.figures.style import figure_path, save_asked
+    from ..report.simulation import format_simulation
 
-    result = simulate_folder(
-        arguments.folder,
-        threads=arguments.threads,
-        models=arguments.models,
-        machine=arguments.machine,
-        plan=arguments.plan,
-        seed=arguments.seed,
-        kind=arguments.format,
-        out=arguments.file,
-        column=arguments.column,
-        title=not arguments.no_title,
-    )
-    show(arguments, result, format_simulation)
+    a = arguments
+    result = simulate(a.folder, threads=a.threads, models=a.models, machine=a.machine, plan=a.plan, seed=a.seed)
+    name = "simulated" + (f"-{Path(a.machine).stem}" if a.machine else "")
+    path = figure_path(a.folder, name, a.column, a.format, a.file)
+    save_asked(result.figure(column=a.column, title=not a.no_title), path, result.caption() + "\n")
+    show(a, {**result.data, "figure": str(path)}, format_simulation)
     return 0

@@ -9,7 +9,6 @@ from typing import Any
 
 from .arguments import add_json, show
 
-HELP = "what a results folder holds, what is missing, and where the jobs of a cluster are"
 DESCRIPTION = (
     "Say what a results folder holds, what is missing and which command continues it; of a sweep on Slurm also how "
     "many shards run, wait and were lost, by the folder and the queue."

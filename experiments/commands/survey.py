@@ -7,7 +7,6 @@ from argparse import ArgumentParser, Namespace
 from .arguments import add_out, duration, folder_of
 from .sweeping import command_line
 
-HELP = "measure a whole machine within a time: limits, hand-overs, networks, tasks, PyTorch, a GPU"
 DESCRIPTION = (
     "Measure a whole machine, most valuable first: its limits, hand-overs between all CPUs, and networks and METG on "
     "1, 2, 4, ... all cores under every model and installed outside runtime, PyTorch and a GPU too. It leaves one "

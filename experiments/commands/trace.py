@@ -1,13 +1,37 @@
-"""`forktask trace`."""
+"""`forktask trace`, also a function."""
 
 from __future__ import annotations
 
+import os
 from argparse import ArgumentParser, Namespace
+from collections.abc import Sequence
+from functools import cached_property, partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
 
+from ...cython_src.errors import UsageError, check_choice
+from ...cython_src.networks.layers import Network
+from ...cython_src.reading import Number
+from ...cython_src.records import takes
+from ..events.events import EventLog, events_files, read_events
+from ..machine.placement import Placement
+from ..machine.topology import core_counts
+from ..results.folder import dated_folder
+from ..sampling.injections import INJECTIONS
+from ..subjects.models import check_counts, check_ours, models_on
+from ..sweep.configuration import Measure
+from ..traces.sweep import SHOWN, TRACED, once
 from . import arguments as shared
+from .functions import ARGUMENTS, InFolder, call_text, configuration_from, named_network
 from .sweeping import command_line
 
-HELP = "log what every thread does at every moment of a run"
+if TYPE_CHECKING:
+    import pandas as pd
+    from matplotlib.figure import Figure
+
+    from ..sweep.comparison import Compared
+
+OWN = ("models", "threads", "device", "seconds", "iterations", "show")  # parameters beside those of a sweep
 DESCRIPTION = (
     "Run each model with its event log on and write what every thread did at every moment: running a block, "
     "scheduling, waiting and why, asleep, without a CPU; of models of a GPU what the host, each stream and each "
@@ -17,12 +41,6 @@ DESCRIPTION = (
 
 
 def add_arguments(parser: ArgumentParser) -> None:
-    from ..machine.placement import Placement
-    from ..machine.topology import core_counts
-    from ..sampling.injections import INJECTIONS
-    from ..sweep.configuration import Measure
-    from ..traces.sweep import SHOWN, TRACED
-
     shared.add_plan_options(parser)
     shared.add_device(parser)
     shared.add_models(parser, TRACED)
@@ -56,39 +74,209 @@ def add_arguments(parser: ArgumentParser) -> None:
     shared.add_json(parser, "folder and losses")
 
 
+class Trace(InFolder):
+    """Event logs of a plan under several models, read from the results folder of `trace` or `forktask trace`.
+
+    Printing one prints where the time went.
+
+    Parameters
+    ----------
+    folder : path
+    plan : str, optional
+        First characters of a plan's id; default: the one with most samples.
+
+    Raises
+    ------
+    UsageError
+        No such folder or plan, or one that was not traced.
+
+    Attributes
+    ----------
+    folder : Path
+    title : str
+        The plan's: network, batch and the options that were swept or changed.
+    logs : list of EventLog
+        One a model.
+    """
+
+    def __init__(self, folder: str | os.PathLike[str], plan: str | None = None):
+        from ..analysis.load import load
+        from ..report.files import chosen_plan
+        from ..traces.sweep import plan_folder
+
+        self.folder = Path(folder)
+        sweep = load(self.folder)
+        plan_id = chosen_plan(sweep, plan)
+        self.title = sweep.problem_name(plan_id)
+        place = plan_folder(self.folder, sweep.plans[plan_id])
+        self.logs: list[EventLog] = [read_events(p) for p in events_files(place)]
+        if not self.logs:
+            raise UsageError(f"a trace needs event logs, got none of {self.title} in {str(folder)!r}; trace it")
+
+    @cached_property
+    def _losses(self) -> list[Any]:
+        from ..analysis.losses import all_losses
+
+        return all_losses(self.logs)
+
+    @cached_property
+    def table(self) -> pd.DataFrame:
+        """One row a model: seconds of an iteration by what they were spent on, and the factors of its efficiency."""
+        import pandas as pd
+
+        from ..analysis.names import with_texts
+
+        return with_texts(pd.DataFrame(self._rows()))
+
+    @cached_property
+    def layers(self) -> pd.DataFrame:
+        """One row a model, phase and layer, as in losses.csv: seconds of all threads per iteration."""
+        from ..analysis.losses import as_table
+
+        return as_table(self._losses)
+
+    @property
+    def figures(self) -> list[str]:
+        """Names of the figures."""
+        return ["gantt", "losses"]
+
+    def figure(
+        self, name: str = "gantt", *, iterations: Number = 3, column: str = "double", title: bool = True
+    ) -> Figure:
+        """Draw what every thread did ("gantt", so many typical iterations), or where the time went ("losses"), 7 in
+        ("double") or 3.3 in ("single") wide.
+
+        Raises
+        ------
+        UsageError
+            Another name or column.
+        """
+        from ..analysis.windows import typical
+        from ..report.figures.losses import draw_traced
+        from ..report.figures.style import COLUMN_WIDTH_IN
+        from ..report.gantt import draw_gantt
+
+        check_choice("name of figure", name, self.figures)
+        check_choice("the column", column, COLUMN_WIDTH_IN)
+        text = self.title if title else ""
+        if name == "gantt":
+            return draw_gantt([typical(log, iterations) for log in self.logs], column=column, title=text)
+        return draw_traced(self._rows(), column, text)
+
+    def caption(self, name: str = "gantt", *, iterations: Number = 3) -> str:
+        """Return a figure's caption."""
+        from ..analysis.windows import typical
+        from ..report.figures.losses import losses_chart
+        from ..report.gantt import gantt_caption
+
+        check_choice("name of figure", name, self.figures)
+        if name == "gantt":
+            return gantt_caption([typical(log, iterations) for log in self.logs], self.title)
+        return f"{self.title}. {losses_chart(self._rows(), ()).text}"
+
+    def write_report(self) -> Path:
+        """Write the page report.html, as `Comparison.write_report`."""
+        from ..report.files import write_report
+
+        return write_report(self.folder)
+
+    def _rows(self) -> list[dict[str, Any]]:
+        from ..analysis.losses import as_rows
+
+        return as_rows(self._losses)
+
+    def __repr__(self) -> str:
+        return f"<Trace of {', '.join(log.title for log in self.logs)} in {self.folder}>"
+
+    def __str__(self) -> str:
+        from ..analysis.losses import as_text
+
+        return as_text(self._losses)
+
+
+@takes(names=ARGUMENTS)
+def trace(
+    network: str | Network = "cifar10_cnn",
+    *,
+    models: str | Sequence[str] = TRACED,
+    threads: int | None = None,
+    device: Literal["cpu", "gpu"] | None = None,
+    out: str | os.PathLike[str] | None = None,
+    seconds: float = 0.5,
+    iterations: int | None = None,
+    show: Number = SHOWN,
+    **settings: Any,
+) -> Trace:
+    """Log what every thread does at every moment of a run, as `forktask trace` does.
+
+    Parameters
+    ----------
+    network : str or Network
+        As for `compare`.
+    models : str or several
+        Specs; `serial` tells how long blocks take by themselves.
+    threads : int, optional
+        Default: the physical cores that this process may use.
+    device : {"cpu", "gpu"}, optional
+        "gpu": models are those of a GPU; "cpu": of the models those of the processor.
+    out : path, optional
+        Results folder; default: traces/<date and time>.
+    seconds : float
+        About how long each logged run lasts.
+    iterations : int, optional
+        Length of each logged run instead.
+    show : int
+        Iterations in pictures.
+    **settings
+        As for `compare`, one value each: `batch=16`.
+
+    Raises
+    ------
+    UsageError
+        As in `compare`.
+    RuntimeError
+        No model could be measured and traced.
+    """
+    folder = os.fspath(out or dated_folder("traces"))
+    name = named_network(network, Path(folder).parent)
+    given = {"network": name, "models": models, "threads": threads, "device": device, "seconds": seconds}
+    given |= {"iterations": iterations, "show": show, **settings}
+    command = call_text("trace", {**given, "out": folder})
+    if not _measured(folder, command, **given).usable:
+        raise RuntimeError(f"nothing to trace in {folder}: every model failed, as was said above")
+    return Trace(folder)
+
+
+def _measured(folder: str, command: str, **settings: Any) -> Compared:
+    """Measure and trace each model once, and write the report."""
+    from ..report.files import write_report, write_trace_files
+    from ..sweep.comparison import measure_comparison
+
+    models, threads, device, seconds, iterations, show = (settings.pop(name) for name in OWN)
+    specs = check_ours(models_on(device, shared.several(models), TRACED))
+    counts = core_counts()[-1:] if threads is None else check_counts(specs, [threads])
+    settings |= {"models": [*map(str, specs)], "threads": [*counts], **once(seconds)}
+    configuration = configuration_from("Traces of execution models", settings, Path(folder).parent)
+    write = partial(write_trace_files, shown=show)
+    compared = measure_comparison(
+        configuration, folder, command, trace=write, iterations=iterations, adds_sessions=False
+    )
+    if compared.usable:
+        write_report(folder)
+    return compared
+
+
 def call(arguments: Namespace) -> int:
     """Measure each model once, trace it, and write all files. Exit code 1: some model failed."""
-    from functools import partial
-
-    from ..machine.placement import Placement
-    from ..machine.topology import core_counts
-    from ..report.files import write_report, write_trace_files
     from ..results.folder import read_results
     from ..results.rows import TraceRow, values_of
-    from ..sweep.comparison import measure_comparison
-    from ..sweep.configuration import Configuration, Grid, Measure, check_axes
-    from ..traces.sweep import once
 
-    count = core_counts()[-1] if arguments.threads is None else shared.threads(arguments)[0]
-    plan = {"network": arguments.network, **shared.plan_options(arguments).as_dict()}
-    axes = {**{name: (value,) for name, value in plan.items()}, "models": shared.models(arguments), "threads": (count,)}
-    measuring = Measure(
-        **once(arguments.seconds),
-        inject=(arguments.inject,) if arguments.inject else (),
-        check=arguments.check,
-        **shared.given(arguments, Placement),
-    )
-    configuration = Configuration("Traces of execution models", Grid(**check_axes(axes)), measuring)
-    folder = shared.folder_of(arguments)
-    requested = {
-        "iterations": arguments.iterations,
-        "adds_sessions": False,
-        "trace": partial(write_trace_files, shown=arguments.show),
-    }
-    compared = measure_comparison(configuration, folder, command_line(folder), **requested)
+    folder, plan = shared.folder_of(arguments), shared.plan_options(arguments).as_dict()
+    given = {name: getattr(arguments, name) for name in ("network", *OWN, "check")} | shared.given(arguments, Placement)
+    given |= {"inject": (arguments.inject,)} if arguments.inject else {}
+    compared = _measured(folder, command_line(folder), **given, **plan)
     if not compared.usable:
         return 1
-    write_report(folder)
     losses = [values_of(row.losses) for row in read_results(folder).of(TraceRow)]
     text = [*compared.traced, "", f"{folder}: samples.jsonl, summary.csv, figures, traces, report.html"]
     shared.show(arguments, {"folder": folder, "losses": losses}, lambda _: "\n".join(text))

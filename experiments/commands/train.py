@@ -1,14 +1,28 @@
-"""`forktask train`."""
+"""`forktask train`, also a function."""
 
 from __future__ import annotations
 
+import os
 import sys
 from argparse import ArgumentParser, Namespace
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
+from typing import Any, Literal
 
-from .arguments import add_device, add_fields, add_json, given, progress_printer
+import msgspec
 
-HELP = "train a network and draw its accuracy over time"
+from ...cython_src.errors import UsageError
+from ...cython_src.lowering.options import check_images, format_value
+from ...cython_src.networks.layers import Network
+from ...cython_src.records import takes
+from ..results.files import NoRoom
+from ..results.folder import SAMPLES, dated_folder
+from ..subjects.models import describe_gpu_convolutions
+from ..training.config import DEFAULTS_OF_TOKENS, TrainingConfig
+from .arguments import add_device, add_fields, add_json, progress_printer
+from .functions import Result, call_function, named_network
+
 DESCRIPTION = (
     "Train a network and leave, for each epoch, losses, error rate and time, a figure of accuracy over time, "
     "checkpoints, and the final parameters as safetensors."
@@ -16,9 +30,6 @@ DESCRIPTION = (
 
 
 def add_arguments(parser: ArgumentParser) -> None:
-    from ...cython_src.lowering.options import format_value
-    from ..training.config import DEFAULTS_OF_TOKENS, TrainingConfig
-
     others = ", ".join(f"{name.replace('_', '-')} {format_value(value)}" for name, value in DEFAULTS_OF_TOKENS.items())
     parser.epilog = f"Networks of tokens have other defaults: {others}."
     add_fields(parser, TrainingConfig, leave_out=("phase",))
@@ -28,38 +39,81 @@ def add_arguments(parser: ArgumentParser) -> None:
     add_json(parser, "the summary")
 
 
-def call(arguments: Namespace) -> int:
-    """Train, and print what came out."""
-    import msgspec
+@takes(TrainingConfig)
+def train(
+    network: str | Network | None = None,
+    data: str | None = None,
+    *,
+    device: Literal["cpu", "gpu"] | None = None,
+    out: str | os.PathLike[str] | None = None,
+    resume: bool = False,
+    oversubscribe: bool = False,
+    progress: Callable[[str], Any] | None = None,
+    **settings: Any,
+) -> Result:
+    """Train a network as `forktask train` does, with checkpoints, and a figure of accuracy over time.
 
-    from ...cython_src.errors import UsageError
-    from ...cython_src.lowering.options import check_images
-    from ..results.files import NoRoom
-    from ..results.folder import SAMPLES
-    from ..subjects.models import describe_gpu_convolutions
-    from ..training.config import TrainingConfig
-    from ..training.train import configure, summary_text, train
+    Parameters
+    ----------
+    network : str or Network, optional
+        Default: that of the run that goes on, else "cifar10_cnn".
+    data : str, optional
+        Such as "digits" or "cifar10:FOLDER"; default: those of the run that goes on, else "digits".
+    device : {"cpu", "gpu"}, optional
+        Device of the model; default: as its name says.
+    out : path, optional
+        New or empty folder; default: trainings/<date and time>.
+    resume : bool
+        Go on after the last checkpoint in `out`.
+    oversubscribe : bool
+        Allow more threads than CPUs.
+    progress : callable, optional
+        Takes a line for each epoch.
+    **settings
+        Options of the training and of its plan: `epochs`, `model`, `threads`, `learning_rate`, `batch`, ...
 
-    config = configure(given(arguments, TrainingConfig), arguments.resume, arguments.device, arguments.oversubscribe)
-    if not arguments.resume:
+    Raises
+    ------
+    UsageError
+        An unknown name or value, data that the network cannot learn, or a folder that holds something else.
+    """
+    import pandas as pd
+
+    from ..training.curves import accuracy_chart, history_table
+    from ..training.train import configure, histories_of, summary_text
+    from ..training.train import train as run_training
+
+    folder, report = Path(out or dated_folder("trainings")), progress or (lambda _: None)
+    given = {"out": str(folder), **({} if data is None else {"data": data}), **settings}
+    if network is not None:
+        given["network"] = named_network(network, folder.parent)
+    config = configure(given, resume, device, oversubscribe)
+    if not resume:
         check_images(config.granularity, config.batch)
-    report = progress_printer(arguments)
     if config.spec.is_gpu:
         report(describe_gpu_convolutions(config.conv))
+    summary = run_training(config, resume, report)
+    histories = histories_of(folder)
+    names, rows = history_table(histories)
+    charts = {"accuracy": partial(accuracy_chart, histories, summary)}
+    plain = msgspec.json.decode(msgspec.json.encode(summary))
+    return Result(summary.title, pd.DataFrame(rows, columns=names), summary_text(summary), folder, charts, plain)
+
+
+def call(arguments: Namespace) -> int:
+    """Train, and print the result; of an interrupted training say what is kept."""
+    out = getattr(arguments, "out", TrainingConfig().out)
     try:
-        summary = train(config, arguments.resume, report)
+        call_function(train, arguments, out=out, progress=progress_printer(arguments))
     except KeyboardInterrupt:
-        begun = (Path(config.out) / SAMPLES).exists()
-        kept = f"the last whole epoch is kept, go on with: forktask train --resume --out {config.out}"
+        kept = f"the last whole epoch is kept, go on with: forktask train --resume --out {out}"
+        begun = Path(out, SAMPLES).exists()
         print(f"\nstopped; {kept if begun else 'the training had not begun'}", file=sys.stderr)
         raise
     except NoRoom as error:
-        if any(Path(config.out).glob("checkpoint-seed-*.safetensors")):  # the same command would begin anew
+        if any(Path(out).glob("checkpoint-seed-*.safetensors")):  # the same command would begin anew
             raise UsageError(
-                f"{error.fact}; whole epochs are kept, so make room and go on with: forktask train --resume --out "
-                f"{config.out}"
+                f"{error.fact}; whole epochs are kept, so make room and go on with: forktask train --resume --out {out}"
             ) from None
         raise
-    as_json = msgspec.json.format(msgspec.json.encode(summary), indent=1).decode()
-    print(as_json if arguments.json else summary_text(summary))
     return 0

@@ -15,9 +15,11 @@ import numpy as np
 
 from ...cython_src.errors import UsageError, optional
 from ...cython_src.lowering.lower import initialise, lower
+from ...cython_src.lowering.options import PlanOptions
 from ...cython_src.networks.layers import Network
 from ...cython_src.plan.model import Plan
 from ...cython_src.reading import Count, Number
+from ...cython_src.records import takes
 from ...cython_src.shown import Shown
 from ...cython_src.targets import bind
 from ..subjects.models import SERIAL, make_executor
@@ -70,6 +72,7 @@ class TorchCheck(Shown):
         return f"<{self.network.name!r} {'agrees' if self.agrees else 'DOES NOT agree'} with PyTorch: errors {text}>"
 
 
+@takes(PlanOptions)
 def check_against_torch(
     module: Any, example_input: Any, *, mask: int | None = None, batch: Number = 4, seed: Count = 1, **options: Any
 ) -> TorchCheck:

@@ -5,11 +5,9 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import pandas as pd
-from matplotlib.figure import Figure
 
 from ...cython_src.errors import UsageError
 from ..analysis.load import load
@@ -21,7 +19,7 @@ from ..tables import Column, text_table
 from ..tables.columns import USABLE, number_column, percent_column, time_column
 from ..tables.numbers import percent
 from .figures import style
-from .figures.chart import Chart, drawn
+from .figures.chart import Chart
 from .figures.speedup import simulation
 from .files import chosen_plan
 from .rendering import plain_row
@@ -37,11 +35,6 @@ class Simulated:
     error: str
     table: pd.DataFrame
     chart: Chart
-
-    def figure(self, column: str = "double", title: bool = True) -> Figure:
-        """Draw the chart: predicted speedup, measured points and bounds."""
-        with style.in_style():
-            return drawn(self.chart, column, title)
 
     def as_row(self) -> dict[str, Any]:
         """Return "title", "machine", "rows" and "error"."""
@@ -81,25 +74,6 @@ def simulate_plan(
         chart = simulation(sweep, plan_id, counts, other, chosen, seed)
     on, error = (other.name, "") if other else ("the machine that measured", error_text(table))
     return Simulated(plan_title(sweep, plan_id), on, error, table, chart)
-
-
-def simulate_folder(
-    folder: str | os.PathLike,
-    *,
-    kind: str = "svg",
-    out: str | None = None,
-    column: str = "double",
-    title: bool = True,
-    machine: str | None = None,
-    **requested: Any,
-) -> dict[str, Any]:
-    """Simulate a plan of a results folder as `simulate_plan` does, and draw the result into a file, by default in the
-    folder; return `Simulated.as_row`, and "figure"."""
-    result = simulate_plan(folder, machine=machine, **requested)
-    name = "simulated" + (f"-{Path(machine).stem}" if machine else "")
-    path = style.figure_path(folder, name, column, kind, out)
-    style.save_asked(result.figure(column, title), path, result.chart.text + "\n")
-    return {**result.as_row(), "figure": str(path)}
 
 
 _COLUMNS = (

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from experiments.simulate.folders import MACHINE, results_folder
 
+from forktask import simulate
 from forktask.cython_src.errors import UsageError
 from forktask.experiments.analysis.limits import bound_table
 from forktask.experiments.analysis.load import load
@@ -92,9 +93,7 @@ def test_a_folder_without_the_machine_gets_it_where_it_was_measured(tmp_path):
     """Check that another machine's latencies are not measured in place of the folder's."""
     folder, _ = results_folder(tmp_path / "r", machine=None)
     with pytest.raises(UsageError, match=r"another machine \(.{4,200} in place of .{1,80}\), so"):
-        from forktask.experiments.report.simulation import simulate_folder
-
-        simulate_folder(folder)
+        simulate(folder)
 
 
 def test_machine_files(tmp_path):

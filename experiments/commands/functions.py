@@ -1,0 +1,173 @@
+"""Base of the commands that are functions of `forktask` too: their result, and arguments that several take."""
+
+from __future__ import annotations
+
+import inspect
+import os
+from argparse import Namespace
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ...cython_src.errors import UsageError, check_choice
+from ...cython_src.networks.layers import Network
+from ...cython_src.networks.own import write_network
+from ...cython_src.networks.registry import get_network, network_names
+from ...cython_src.records import fields
+from ...cython_src.shown import Shown
+from ..sweep.configuration import ARGUMENTS as FUNCTION_ARGUMENTS
+from ..sweep.configuration import AXES, Configuration, Measure, parse_configuration
+from .arguments import show
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+    from ..report.figures.chart import Chart
+
+AXES_OF_COMPARE = (*AXES, FUNCTION_ARGUMENTS)
+ARGUMENTS = (*AXES_OF_COMPARE, *(field.name for field in fields(Measure)))  # that `**settings` of compare takes
+
+
+class NothingMeasured(UsageError):
+    """No model could be measured; why not is in the folder's rows, and was printed."""
+
+
+class InFolder(Shown):
+    """Base of results that are read from their folder."""
+
+    folder: Path
+
+
+class Result(Shown):
+    """What `metg`, `tune`, `info`, `train` and `evaluate` return, and base of `Simulation` and `Diagnosis`. Printing
+    one prints what the command prints.
+
+    Attributes
+    ----------
+    table : DataFrame
+    figures : list of str
+        Names of the figures that there are.
+    folder : Path or None
+        Where files were left.
+    data : dict or list
+        What the command prints with `--json`.
+    """
+
+    def __init__(
+        self,
+        title: str,
+        table: pd.DataFrame,
+        text: str,
+        folder: Path | None = None,
+        charts: dict[str, Any] | None = None,
+        data: Any = None,
+    ):
+        self.table, self.folder, self._title, self._text, self.data = table, folder, title, text, data
+        self._charts = dict(charts or {})
+        self.figures = list(self._charts)
+
+    def figure(
+        self, name: str | None = None, *, column: str = "double", title: bool = True, ax: Axes | None = None
+    ) -> Figure:
+        """Draw a figure, by default the first, 7 in ("double") or 3.3 in ("single") wide; of one panel into `ax`.
+
+        Raises
+        ------
+        UsageError
+            Another name or column, or axes for several panels.
+        """
+        from ..report.figures.chart import drawn
+        from ..report.figures.style import COLUMN_WIDTH_IN, in_style
+
+        check_choice("the column", column, COLUMN_WIDTH_IN)
+        with in_style():
+            return drawn(self._chart(name), column, title, ax)
+
+    def figure_data(self, name: str | None = None) -> pd.DataFrame:
+        """Return the numbers behind a figure, one row per value, as `Comparison.figure_data` does."""
+        from ..analysis.names import with_texts
+
+        return with_texts(self._chart(name).data())
+
+    def caption(self, name: str | None = None) -> str:
+        """Return a figure's caption."""
+        return self._chart(name).text
+
+    def _chart(self, name: str | None) -> Chart:
+        if not self.figures:
+            raise UsageError(
+                f"name of figure must be one that {self!r} has, and there is none, got {name!r}; print it, or take its "
+                f"table"
+            )
+        name = self.figures[0] if name is None else name
+        check_choice("name of figure", name, self.figures)
+        return self._charts[str(name)]()
+
+    def _rows(self) -> list[dict[str, Any]]:
+        rows: list[dict[str, Any]] = self.table.to_dict("records")
+        return rows
+
+    def __repr__(self) -> str:
+        return f"<{self._title}: {len(self.table)} rows>"
+
+    def __str__(self) -> str:
+        return self._text
+
+
+def call_text(function: str, arguments: Mapping[str, Any]) -> str:
+    """Return a call of a function of `forktask`, to be pasted into a program."""
+    return f"forktask.{function}({', '.join(f'{name}={literal(value)}' for name, value in arguments.items())})"
+
+
+def literal(value: Any) -> str:
+    """Return a setting as it can be pasted into a program."""
+    if isinstance(value, Mapping):
+        return "{" + ", ".join(f"{name!r}: {literal(one)}" for name, one in value.items()) + "}"
+    if isinstance(value, Sequence) and not isinstance(value, str):
+        return f"[{', '.join(map(literal, value))}]"
+    value = value.item() if hasattr(value, "item") else value  # NumPy's numbers
+    return repr(value if isinstance(value, int | float | None) else str(value))
+
+
+def configuration_from(title: str, given: Mapping[str, Any], folder: Path) -> Configuration:
+    """Sort the arguments into the tables of a sweep file, which check types and ranges."""
+    tables: dict[str, dict[str, Any]] = {"grid": {}, "measure": {}}
+    for name, value in given.items():
+        several = name in AXES_OF_COMPARE and isinstance(value, Sequence) and not isinstance(value, str)
+        tables["grid" if name in AXES_OF_COMPARE else "measure"][name] = list(value) if several else value
+    networks = tables["grid"]["network"]
+    tables["grid"]["network"] = [
+        named_network(n, folder) for n in (networks if isinstance(networks, list) else [networks])
+    ]
+    return parse_configuration({"title": title, **tables}, "compare")
+
+
+def named_network(network: Any, folder: Path) -> Any:
+    """Return the name by which measuring processes can make a network again."""
+    if not isinstance(network, Network):
+        return network
+    if network.name in network_names() and get_network(network.name) == network:
+        return network.name
+    return write_network(network, folder)
+
+
+def folder_of_results(results: str | os.PathLike[str] | InFolder) -> Path:
+    """Return a results folder."""
+    return results.folder if isinstance(results, InFolder) else Path(results)
+
+
+def fields_of(record: type, settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the settings that are fields of a record."""
+    return {field.name: settings[field.name] for field in fields(record) if field.name in settings}
+
+
+def call_function(function: Callable[..., Result], arguments: Namespace, **further: Any) -> Result:
+    """Call a function with the arguments of its command, which are its parameters and settings; print and return its
+    result."""
+    names = {*inspect.signature(function).parameters, *getattr(function, "settings", ())}
+    given = {name: value for name, value in vars(arguments).items() if name in names and value is not None}
+    result = function(**{**given, **further})
+    show(arguments, result.data, lambda _: str(result))
+    return result
