@@ -205,10 +205,16 @@ def test_every_option_takes_a_right_value(command, action):
         ("report /dev", "samples.jsonl"),
         ("gate --against HEAD --build {foo}", "{source}"),
         ("gate --against HEAD --summary /none/summary.md", "/none"),
+        ("metg --fusion=--", "--fusion must have a value, got '--fusion=--'"),
+        ("compare --network=", "--network must have a value, got '--network='"),
+        ("train --tokenizer t.json --network lenet5", "--tokenizer is for networks of tokens, got it"),
+        ("train --sequence 8", "--sequence is for networks of tokens, got it with 'cifar10_cnn'"),
+        ("train --decoder simplejpeg --network gpt2_tiny", "--decoder is for networks of images"),
+        ("train --broken skip --network gpt2_tiny", "--broken is for networks of images"),
     ],
 )
 def test_cases_by_name(words, said, capsys, tmp_path, monkeypatch):
-    """Check values that once ended in a traceback, in a hang, or in silence."""
+    """Check values that once ended in a traceback, in a hang, or in silence, and options without a value or effect."""
     monkeypatch.chdir(tmp_path)
     start = time.process_time()
     assert main(words.split()) == 2
@@ -319,23 +325,6 @@ def test_a_dry_run_refuses_what_a_run_refuses(kind, words, said, tmp_path, capsy
         assert sorted(tmp_path.rglob("*")) == before
         assert main(["run", str(path), "--out", "new/folder", "--dry-run"]) == 0
         assert sorted(tmp_path.rglob("*")) == before
-
-
-@pytest.mark.parametrize(
-    "words, said",
-    [
-        (["metg", "--fusion=--"], "--fusion must have a value, got '--fusion=--'"),
-        (["compare", "--network="], "--network must have a value, got '--network='"),
-        (["train", "--tokenizer", "t.json", "--network", "lenet5"], "--tokenizer is for networks of tokens, got it"),
-        (["train", "--sequence", "8"], "--sequence is for networks of tokens, got it with 'cifar10_cnn'"),
-        (["train", "--decoder", "simplejpeg", "--network", "gpt2_tiny"], "--decoder is for networks of images"),
-        (["train", "--broken", "skip", "--network", "gpt2_tiny"], "--broken is for networks of images"),
-    ],
-)
-def test_sentences_name_what_is_wrong(words, said, capsys, tmp_path):
-    """Check that an option without a value, or without an effect, is named."""
-    assert main([*words, "--out", str(tmp_path / "out")]) == 2
-    assert said in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh"])
