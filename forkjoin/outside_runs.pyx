@@ -45,8 +45,8 @@ cdef class OutsideRuns:
 
     `library`: address of its `OutsideLibrary`; `wait_after`, of libraries that create tasks anew: for each loop, wait
     for all tasks after it; `scheduler`: StarPU's name of a scheduling policy; `records`: OmpSs-2 repeats the tasks of
-    one iteration; `graph`, of libraries that run one: not closed; `phase`: oneTBB's threads stay in a run. Raises `OSError`: the library could not make ready;
-    `MemoryError` if memory was short.
+    one iteration; `graph`, of libraries that run one: not closed; `phase`: oneTBB's threads stay in a run. Raises
+    `OSError`: the library could not make ready; `MemoryError` if memory was short.
     """
 
     cdef OutsideRun record
