@@ -12,16 +12,28 @@ from experiments.cluster.two_nodes import TwoNodes
 
 from forktask.experiments.commands.main import main
 from forktask.experiments.results.folder import read_results
-from forktask.experiments.results.rows import CapacityRow, MachineRow, PlanRow, ProfileRow, RoundsRow, SampleRow
+from forktask.experiments.results.rows import (
+    CapacityRow,
+    MachineRow,
+    OfShard,
+    PlanRow,
+    ProfileRow,
+    RoundsRow,
+    SampleRow,
+)
 
 SMALL = (Path(__file__).parent / "small.toml").read_text()
 SHARDS = 10
 
 
 def without_times(folder):
-    """What two sweeps of one configuration have in common: all rows, without what a clock or a node says."""
-    result = Counter()
-    for row in read_results(folder).rows:
+    """What two sweeps of one configuration have in common: all rows, without what a clock or a node says, and without
+    the generations and profiles that make up for those in which the host had moved the CPUs."""
+    result, results = Counter(), read_results(folder)
+    planned = {True: results.run.config["profile_repeats"], False: results.run.config["repeats"]}
+    for row in results.rows:
+        if isinstance(row, OfShard) and row.repetition >= planned[isinstance(row, ProfileRow)]:
+            continue
         match row:
             case PlanRow():
                 result[repr(row)] += 1
