@@ -236,13 +236,17 @@ def recovered_table(sweep: Sweep) -> pd.DataFrame:
         if not (point.model.name == "forkjoin" or point.model.is_gpu or point.model.is_peer or point.model.again)
         and point.threads > 1
         and (point.plan_id, SERIAL, 1) in sweep.turns
-        and forkjoin_of(sweep, point)
     ]
+    forms = {(point.plan_id, point.threads): forkjoin_of(sweep, point) for point in points}
+    shares = {
+        (plan_id, threads): sweep.ratio_to_fastest(Point(plan_id, SERIAL, 1), own).divided_by(threads)
+        for (plan_id, threads), own in forms.items()
+        if own
+    }
+    pairs = [Pair(point, forms[key]) for point in points if (key := (point.plan_id, point.threads)) in shares]
     rows: list[dict[str, Any]] = []
-    for row in ratio_rows(sweep, (Pair(point, forkjoin_of(sweep, point)) for point in points)):
-        point, ratio = Point(row["plan_id"], row["model"], row["threads"]), estimate_of(row, "ratio")
-        serial = Point(point.plan_id, SERIAL, 1)
-        busy = sweep.ratio_to_fastest(serial, forkjoin_of(sweep, point)).divided_by(point.threads)
+    for row in ratio_rows(sweep, pairs):
+        ratio, busy = estimate_of(row, "ratio"), shares[row["plan_id"], row["threads"]]
         known = 1 - busy.value >= LEAST_LOSS
         rows.append(
             {

@@ -102,9 +102,9 @@ def forkjoin_forms(sweep: Sweep, plan_id: str, threads: int, gpu: bool = False) 
 
 
 @kept
-def better_forkjoin(sweep: Sweep, plan_id: str, threads: int, gpu: bool = False) -> ModelSpec | None:
-    """Return the faster fork-join form on this plan and number of threads, on the CPU or on a GPU."""
-    forms = forkjoin_forms(sweep, plan_id, threads, gpu)
+def better_forkjoin(sweep: Sweep, plan_id: str, threads: int) -> ModelSpec | None:
+    """Return the faster fork-join form of the CPU on this plan and number of threads."""
+    forms = forkjoin_forms(sweep, plan_id, threads)
     return min(forms, key=lambda m: (sweep.typical_time((plan_id, m, threads)).value, model_rank(m)), default=None)
 
 

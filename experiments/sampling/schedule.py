@@ -64,6 +64,11 @@ class Schedule:
         """Seconds since the schedule was made."""
         return self.now() - self._start
 
+    @property
+    def ends(self) -> float:
+        """Time of the clock at which the budget is spent."""
+        return self._start + self.budget_s
+
     def with_room(self, costs: Mapping[Hashable, float]) -> set[Hashable]:
         """Return the costs that fit into the rest of the budget together, the quicker ones first.
 

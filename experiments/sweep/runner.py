@@ -276,8 +276,7 @@ class SweepRunner:
     ) -> Iterator[AnyRow]:
         """Measure a shard but for what failed before, and say what fails."""
         points = {point.config_id: point for point in self.configuration.points()}
-        ends = schedule.now() + schedule.budget_s - schedule.spent_s
-        for row in site.measure(shard.with_only(lambda config_id: config_id not in failed), answers, ends):
+        for row in site.measure(shard.with_only(lambda config_id: config_id not in failed), answers, schedule.ends):
             if isinstance(row, FailureRow):
                 failed.add(row.config_id)
                 point, reason = points[row.config_id], f"{row.reason}: {row.message.splitlines()[0]}"
