@@ -129,7 +129,8 @@ class TBBExecutor(FlowExecutor):
             ) from None
 
     def _given(self, bound) -> dict[str, Any]:
-        return {**super()._given(bound), "phase": self.options.construct == "phase"}
+        # During a phase oneTBB lets a second thread into an arena of one.
+        return {**super()._given(bound), "phase": self.options.construct == "phase" and self.num_threads > 1}
 
     def conduct(self) -> Conduct:
         """Return what this executor does besides running blocks."""
