@@ -39,6 +39,7 @@ QUANTITIES = ("results", "loss", "gradients", "parameters", "statistics")
 # Of errors; a ReLU that rounds to the other side changes gradients by a hundredth.
 LIMITS = {"float64": dict.fromkeys(QUANTITIES, 1e-9), "float32": dict.fromkeys(QUANTITIES, 1e-2)}
 OF_READING = {"float64": LIMITS["float64"], "float32": {"results": 1e-4, "loss": 1e-4, "gradients": 5e-2}}
+PIECE = 1 << 15  # elements of a tensor that are compared at a time
 FACTOR = 8  # or that many times PyTorch's own error
 
 
@@ -107,7 +108,7 @@ def check_reading(module: Any, network: Network, parts: Mapping[str, Any], shape
     """Raise `UsageError` unless a network computes what the module does of which it was read; see `from_torch`.
     `shape`: of the example."""
     most = {"sequence": min(network.input_shape[0], LONGEST)} if network.tokens else {}
-    lowered, kind = functools.partial(_lowered, network, fusion="none"), "float64"
+    lowered, kind = functools.partial(_lowered, network, fusion="none", momentum=0.0), "float64"
     plans = [lowered(batch=SIZES[0], **most)]
     if plans[0].flops * sum(SIZES) / SIZES[0] > SLOW_FLOPS:
         say(f"comparing {network.name} with PyTorch, which takes some seconds; check=False leaves that out")
@@ -252,9 +253,10 @@ def _rows(ours: Mapping[str, Step], theirs: Mapping[str, Step], limits: Limits) 
     """Yield the rows of the table."""
     for kind, quantities in limits.items():
         for what, truth in theirs["float64"].items():
-            whole = math.sqrt(sum(float(np.sum(np.square(array))) for array in truth.values()))
+            norms = {name: _norm(array) for name, array in truth.items()}
+            least = max(SMALL * math.hypot(*norms.values()), 1e-300)
             own, other = (
-                {n: _error(step[kind][what][n], array, SMALL * whole) for n, array in truth.items()}
+                {n: _norm(step[kind][what][n], array) / max(norms[n], least) for n, array in truth.items()}
                 for step in (ours, theirs)
             )
             if truth:
@@ -273,10 +275,17 @@ def _rows(ours: Mapping[str, Step], theirs: Mapping[str, Step], limits: Limits) 
                 }
 
 
-def _error(array: np.ndarray, truth: np.ndarray, least: float) -> float:
-    """Return the norm of an error over that of the truth; NaN counts as infinite."""
-    error = float(np.linalg.norm(np.asarray(array, np.float64).reshape(truth.shape) - truth))
-    return math.inf if math.isnan(error) else error / max(float(np.linalg.norm(truth)), least, 1e-300)
+def _norm(array: np.ndarray, other: np.ndarray | None = None) -> float:
+    """Return the norm of an array, or of its difference from another one, in float64, by pieces that fit in a cache; NaN
+    counts as infinite."""
+    elements, subtracted = np.ravel(array), None if other is None else np.ravel(other)
+    total = 0.0
+    for start in range(0, elements.size, PIECE):
+        piece = elements[start : start + PIECE].astype(np.float64)
+        if subtracted is not None:
+            piece -= subtracted[start : start + PIECE]
+        total += float(np.vdot(piece, piece))
+    return math.inf if math.isnan(total) else math.sqrt(total)
 
 
 def read_module(module: Any, example_input: Any, name: str, mask: int | None) -> tuple[Network, dict[str, Any]]:

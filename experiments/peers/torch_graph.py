@@ -229,7 +229,7 @@ class Reader:
         for value in (weight,) if bias is None else (weight, bias):
             if not isinstance(value, Value) or not value.is_parameter:
                 self.refuse("a weight is computed, or a constant", "use parameters as they are")
-            if value.positions is not None and value.positions.unique().numel() < math.prod(value.shape):
+            if value.positions is not None and torch.bincount(value.positions.flatten()).max() > 1:
                 self.refuse(f"elements of parameter {value.source!r} are repeated", "use parameters as they are")
             if value.source in sources:
                 self.refuse(f"parameter {value.source!r} has two readers", "give each layer parameters of its own")
