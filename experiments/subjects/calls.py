@@ -302,8 +302,7 @@ def run_program(options: ProgramOptions, threads: int, limit_s: float | None = N
     elapsed = time.perf_counter() - start
     text = done.stdout.decode(errors="replace")
     if done.returncode:
-        signal_number = -done.returncode
-        end = f"by signal {signal_number}" if signal_number > 0 else f"with exit code {done.returncode}"
+        end = f"by signal {-done.returncode}" if done.returncode < 0 else f"with exit code {done.returncode}"
         raise RuntimeError(f"{options.command!r} ended {end}: {text.strip()[-SHOWN:] or 'it printed nothing'}")
     if pattern is None:
         return elapsed

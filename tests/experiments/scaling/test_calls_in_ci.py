@@ -3,7 +3,7 @@
 import sys
 
 import pytest
-from experiments.scaling.fakes import FakeMachine
+from experiments.scaling.fakes import QUIET, FakeMachine
 from experiments.scaling.test_plugin import QUICK, rows_of
 
 pytest_plugins = ["pytester"]
@@ -55,10 +55,12 @@ def run(pytester, body, *options, marker=""):
 
 
 class CallMachine(FakeMachine):
-    """Calls that take half as long on two threads; of one function 1.3 times as long."""
+    """Calls that take half as long on two threads; of one function `slowness` times as long."""
+
+    slowness = 1.3
 
     def sample(self, side, effort):
-        self.times_ms = {side.model: (1.3 if "slow" in str(side.model) else 1.0) / side.threads}
+        self.times_ms = {side.model: (self.slowness if "slow" in str(side.model) else 1.0) / side.threads}
         return super().sample(side, effort)
 
 
@@ -83,6 +85,16 @@ def test_claims_about_a_function(pytester, machine, claim, outcome):
     result.assert_outcomes(**{outcome: 1})
     (row,) = [row for row in rows_of("rows") if row["kind"] == "clock"]
     assert row["subject"] == "wait(seconds=0.002)" and row["verdict"] == outcome[:4]
+
+
+@pytest.mark.parametrize(("slowness", "outcome"), [(19.0, "failed"), (2.0, "passed")])
+def test_what_is_far_off_fails_however_busy_the_machine(pytester, machine, slowness, outcome):
+    """Check that 19 times the time fails without an undisturbed round, and that nearer ratios stay inconclusive."""
+    machine.disturbance = lambda generation, number: {**QUIET, "spin_s": 1.5 if number else 1.0, "pressure_us": 700_000}
+    machine.noise, machine.slowness = 0.3, slowness
+    body = "scaling.function(solver.slow).assert_ratio(solver.wait, at_most=1.05)"
+    result = run(pytester, body, "--scaling-budget=60")
+    result.assert_outcomes(**{outcome: 1}, **({"warnings": 1} if outcome == "passed" else {}))
 
 
 @pytest.mark.parametrize(

@@ -280,6 +280,9 @@ def test_the_command_compares_a_function_and_a_program(code):
     calls = ["--function", "f=solver:add(n=10)", "--program", program("1"), "--reference", "f"]
     done = subprocess.run([*command, *calls], capture_output=True, text=True, check=False)
     assert done.returncode == 0 and "against f" in done.stdout and "runs no plan" in done.stderr
+    for command_of_plans in ("diagnose", "simulate"):
+        done = subprocess.run([*command[:3], command_of_plans, "out"], capture_output=True, text=True, check=False)
+        assert done.returncode == 2 and "runs no plan" in done.stderr
     for option in (["--network", "lenet5"], ["--conv", "direct"], ["--trace"], ["--no-profile"], ["--device", "cpu"]):
         done = subprocess.run([*command, *calls, *option], capture_output=True, text=True, check=False)
         assert done.returncode == 2 and f"got {option[0].replace('no-', '')} too" in done.stderr, option
