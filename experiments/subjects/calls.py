@@ -106,7 +106,7 @@ def _named(texts: Iterable[str] | Mapping[str, str]) -> Iterator[tuple[str, str]
         yield from texts.items()
         return
     for text in (texts,) if isinstance(texts, str) else texts:
-        match = re.fullmatch(r"([\w .-]+)=(.*)", text, re.DOTALL)
+        match = re.fullmatch(r"([\w.-]+)=(.*)", text, re.DOTALL)
         yield (match[1], match[2]) if match else ("", text)
 
 

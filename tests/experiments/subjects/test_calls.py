@@ -98,7 +98,9 @@ def test_a_call_is_a_model_whose_text_can_be_read_back():
     specs = call_specs({"a": "m:f(s='x::y:z', n=2)"}, ["./p 1:2"], "./p 1:2", time_pattern=r"t=:(\S+):")
     assert [label(spec) for spec in specs] == ["./p 1:2", "a"]
     assert specs[0].options.time_pattern == r"t=:(\S+):"
-    for spec in specs:
+    named = call_specs(["f=m:f(n=1)", "m:f(n=1)"], ["p=./p n=1", "python p n=1"])
+    assert [label(spec) for spec in named] == ["f", "m:f(n=1)", "p", "python p n=1"]
+    for spec in (*specs, *named):
         for read in (parse_model, read_model):
             assert read(str(spec)) == spec and read(str(spec)).options == spec.options
 
