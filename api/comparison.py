@@ -15,6 +15,7 @@ from .cython_src.networks.own import short_name
 from .cython_src.records import takes
 from .cython_src.shown import as_html
 from .experiments.commands.functions import ARGUMENTS, InFolder, call_text, configuration_from
+from .experiments.subjects.calls import call_specs, label
 from .experiments.subjects.models import DEFAULT_MODELS, parse_model
 from .experiments.sweep.configuration import Configuration, budgeted
 from .experiments.tables.numbers import plural
@@ -29,6 +30,10 @@ if TYPE_CHECKING:
 
 __all__ = ["Comparison", "Ratio", "compare"]
 
+OF_PROGRAMS = ("threads_variable", "time_pattern")  # what `**settings` of compare takes for programs
+BESIDE_CALLS = (
+    "functions and programs run no plan and no execution model, got {} too; leave network, batch and models out"
+)
 # Columns of the table that a notebook shows.
 SHOWN = (
     "model",
@@ -228,7 +233,9 @@ class Comparison(InFolder):
     def _point(self, plan_id: str, spec: str, threads: int | None) -> Point:
         from .experiments.analysis.sweep import Point
 
-        model, known = parse_model(spec), self._sweep.points_of(plan_id)
+        known = self._sweep.points_of(plan_id)
+        model = next((each for each, _ in known if each.model.is_call and label(each) == spec), None)
+        model = model or parse_model(spec)
         requested = threads if threads is None else min(threads, model.model.max_threads or threads)
         result = [Point(plan_id, *each) for each in known if each[0] == model and requested in (None, each[1])]
         if not result:
@@ -250,6 +257,8 @@ class Comparison(InFolder):
         return build(self._sweep)
 
     def _title(self) -> str:
+        if self._sweep.reference_call:
+            return "functions and programs"
         networks = dict.fromkeys(
             f"{short_name(plan.network)} at batch {plan.batch}" for plan in self._sweep.plans.values()
         )
@@ -271,7 +280,7 @@ class Comparison(InFolder):
         return as_html(repr(self), self._rows(), self.warnings)
 
 
-@takes(names=ARGUMENTS)
+@takes(names=(*ARGUMENTS, *OF_PROGRAMS))
 def compare(
     network: str | Network | Sequence[str | Network] = "cifar10_cnn",
     *,
@@ -281,6 +290,9 @@ def compare(
     out: str | os.PathLike[str] | None = None,
     quick: bool = False,
     title: str = Configuration.title,
+    functions: Mapping[str, str] | Sequence[str] = (),
+    programs: Mapping[str, str] | Sequence[str] = (),
+    reference: str = "",
     **settings: Any,
 ) -> Comparison:
     """Train a network under several execution models in fresh processes, and compare them.
@@ -307,6 +319,11 @@ def compare(
         Measure one short generation: a check that it works.
     title : str
         Title of the report.
+    functions, programs : mapping of name to text, or texts
+        In place of a network and models: calls such as "solver:step(n=1000)" or "./a.out 2000", whose times are
+        compared; with programs also `threads_variable` and `time_pattern`.
+    reference : str
+        The function or program with which the others are compared; default: the first.
     **settings
         Options of the plan, each one value or several (`granularity`, `memory`, `fusion`, ...), `interference`,
         `arguments` of the functions that make the networks (a mapping of names to values or lists of such), and how to
@@ -329,6 +346,11 @@ def compare(
     from .experiments.results.folder import dated_folder
     from .experiments.sweep.comparison import measure_comparison
 
+    of_programs = {name: settings.pop(name) for name in OF_PROGRAMS if name in settings}
+    if calls := call_specs(functions, programs, reference, **of_programs):
+        if network != "cifar10_cnn" or models != DEFAULT_MODELS or batch is not None:
+            raise UsageError(BESIDE_CALLS.format(f"{network!r} and {models!r:.60}"))
+        models = [*map(str, calls)]
     given = {"network": network, "models": models, "threads": threads, **settings}
     if batch is not None:
         given["batch"] = batch

@@ -50,6 +50,8 @@ class ExecutionModel:
     # Another program that trains the same network by kernels of its own: its time is compared and, within rounding, its
     # losses. It has no blocks to log.
     is_peer: bool = False
+    # A peer that is a function or program of the user's: a step is one call of it, whatever the plan.
+    is_call: bool = False
     package: str = ""  # of Python, that its executor imports; "": none besides forktask's own
     # Many times as slow as the others: one generation shows it, and curves over short runs leave it out.
     far_behind: bool = False

@@ -91,32 +91,43 @@ def own_network(name: str) -> Network:
 def make_own(name: str) -> Any:
     """Return what a function of the user's makes. Raises `UsageError`: no such file, module or function; or one that
     fails."""
+    result, arguments = own_function(name)
+    called = split_call(name)[0]
+    if arguments and not callable(result):
+        raise UsageError(f"{called} takes arguments as a function only, got {type(result).__name__}; leave them out")
+    try:
+        return checked_call(result, called)(**arguments) if callable(result) else result
+    except UsageError:
+        raise
+    except (Exception, SystemExit) as error:
+        raise _failed(name, error) from error
+
+
+def own_function(name: str) -> tuple[Any, dict[str, Any]]:
+    """Return what a name stands for, mostly a function, and the arguments that it names. Raises `UsageError`: no such
+    file, module or function; or one that fails."""
     called, arguments = split_call(name)
     place, _, function = called.rpartition(":")
     is_file = place.endswith(".py")
     if not function.isidentifier() or not (is_file or all(part.isidentifier() for part in place.split("."))):
-        raise UsageError(
-            f"a network of your own is named as module:function or file.py:function, got {name!r}; write it so"
-        )
+        raise UsageError(f"code of your own is named as module:function or file.py:function, got {name!r}; write it so")
     try:
         module = _run_file(Path(place)) if is_file else _import(place)
-        result = getattr(module, function, None)
-        if arguments and not callable(result) and result is not None:
-            raise UsageError(
-                f"{called} takes arguments as a function only, got {type(result).__name__}; leave them out"
-            )
-        made = checked_call(result, called)(**arguments) if callable(result) else result
     except UsageError:
         raise
     except (Exception, SystemExit) as error:  # a program may end itself where it is imported
-        raise UsageError(
-            f"network {name!r} must be made without an error, got {type(error).__name__}: {error}"
-            f"{_line_of(error)}; mend that place"
-        ) from error
+        raise _failed(name, error) from error
+    result = getattr(module, function, None)
     if result is None:
         known = [n for n, value in vars(module).items() if callable(value) or isinstance(value, Network)]
         raise UsageError(f"{place} must have a function {function!r}, found none{did_you_mean(function, known)}")
-    return made
+    return result, arguments
+
+
+def _failed(name: str, error: BaseException) -> UsageError:
+    return UsageError(
+        f"{name!r} must be made without an error, got {type(error).__name__}: {error}{_line_of(error)}; mend that place"
+    )
 
 
 def _import(name: str) -> ModuleType:
@@ -140,10 +151,10 @@ def _run_file(path: Path) -> ModuleType:
     if not path.is_file():
         above = f" here or above {str(_above[0])!r}" if _above else ""
         remedy = "give the command in the folder from which it was named" if _above else "name it as file.py:function"
-        raise UsageError(f"a network's file must be there, found no file {str(named)!r}{above}; {remedy}")
+        raise UsageError(f"a file of your own must be there, found no file {str(named)!r}{above}; {remedy}")
     spec = spec_from_file_location(f"forktask_network_{path.stem}", path)
     if spec is None or spec.loader is None:
-        raise UsageError(f"a network's file must be a Python program, got {str(path)!r}")
+        raise UsageError(f"a file of your own must be a Python program, got {str(path)!r}")
     module = module_from_spec(spec)
     folder = str(path.resolve().parent)
     sys.path.insert(0, folder)

@@ -34,3 +34,14 @@ def disagreement(first: Sequence[float], second: Sequence[float]) -> str:
         return f"has {len(second)} numbers, some of them not finite, where {len(first)} are wanted"
     wrong = [(i, d, limit) for i, (d, limit) in enumerate(zip(result, allowed, strict=True)) if d > limit]
     return "differs in number {} by {:.2g}, where {:g} is allowed".format(*wrong[0]) if wrong else ""
+
+
+def unlike(first: Sequence[float], second: Sequence[float], rtol: float) -> str:
+    """Say how the numbers that a function returned differ from those of the first one by more than a share of their
+    largest; empty if they do not."""
+    if len(first) != len(second) or not first or first[0] != second[0]:
+        return "has another number of values, or some that are not finite"
+    scale, error = max(map(abs, first[1:])), max(abs(a - b) for a, b in zip(first, second, strict=True))
+    return (
+        "" if error <= rtol * scale else f"differs by {error / scale if scale else error:.2g}, more than rtol={rtol:g}"
+    )

@@ -279,7 +279,7 @@ def _check_profiles(profiles, plans) -> None:
 
 def _check_efficiency(sweep: Sweep) -> list[str]:
     """Return a sentence for each efficiency that arithmetic alone does not explain."""
-    if not len(sweep.samples):
+    if not len(sweep.samples) or sweep.reference_call:  # of other code than the reference nothing is implausible
         return []
     table = speed_table(sweep)
     over = {best_serial(sweep, plan): ratio for plan in sweep.plan_ids() if (ratio := disturbed_serial(sweep, plan))}

@@ -21,6 +21,7 @@ from ...cython_src.lowering import options
 from ...cython_src.networks.own import short_name, split_call
 from ...cython_src.records import fields
 from ..results.rows import PlanRow
+from ..subjects.calls import CALLS, label
 from ..subjects.models import ModelSpec
 from ..tables.numbers import plural
 
@@ -58,6 +59,8 @@ def model_label(model: ModelSpec) -> str:
     `again=1` "forkjoin, persistent, again (A/A)"; or what it is `called`."""
     if model in (names := _CALLED.get()):
         return names[model]
+    if model.model.is_call:
+        return ", ".join([label(model), *([AGAIN_LABEL] if model.again else [])])
     words = [
         f"{key.replace('_', ' ')} {value}" if isinstance(value, int) and not isinstance(value, bool) else str(value)
         for key, value in model.chosen.items()
@@ -110,7 +113,7 @@ def record_of(plan: PlanRow) -> dict[str, Any]:
     UsageError
         A value that `PlanOptions` refuses.
     """
-    network, arguments = split_call(plan.network)
+    network, arguments = ("calls", {}) if plan.network == CALLS else split_call(plan.network)
     record = {NETWORK: network, **options.plan_options(plan.options).as_dict(), INTERFERENCE: plan.interference}
     if is_graph(plan):
         record["phase"] = ""

@@ -36,7 +36,9 @@ class Question(NamedTuple):
 
 
 def questions(
-    contestants: Sequence[ModelAndThreads], fastest: Callable[[Sequence[ModelAndThreads]], ModelAndThreads]
+    contestants: Sequence[ModelAndThreads],
+    fastest: Callable[[Sequence[ModelAndThreads]], ModelAndThreads],
+    reference: ModelSpec | None = None,
 ) -> Iterator[Question]:
     """Yield the questions of one plan.
 
@@ -51,7 +53,17 @@ def questions(
         That were measured.
     fastest : callable
         Returns the fastest of some of them.
+    reference : ModelSpec, optional
+        Of functions and programs: each other one is compared with it on most threads, and each with itself on one.
     """
+    if reference is not None:
+        most = max((count for _, count in contestants), default=1)
+        for model, count in sorted(contestants, key=lambda each: model_rank(each[0])):
+            if count == most and model != reference and (reference, most) in contestants:
+                yield Question((model, count), [(reference, most)], "", "forkjoin")
+            if count == most > 1 and (model, 1) in contestants:
+                yield Question((model, count), [(model, 1)], plural(most, "thread"))
+        return
     peers = [each for each in contestants if each[0].is_peer]
     contestants = [each for each in contestants if each not in peers]
     threads = max((count for model, count in contestants if not model.is_gpu), default=1)

@@ -89,8 +89,10 @@ def ratio_rows(sweep: Sweep, pairs: Iterable[Pair]) -> list[dict[str, Any]]:
 
 @kept
 def best_serial(sweep: Sweep, plan_id: str) -> Point | None:
-    """Return the fastest serial run of the same problem, at any granularity."""
-    result = [Point(other, SERIAL, 1) for other in sweep.siblings(plan_id, GRANULARITY)]
+    """Return the fastest serial run of the same problem, at any granularity; of functions and programs the reference on
+    one thread."""
+    serial = sweep.reference_call or SERIAL
+    result = [Point(other, serial, 1) for other in sweep.siblings(plan_id, GRANULARITY)]
     return min((p for p in result if p in sweep.turns), key=lambda p: sweep.typical_time(p).value, default=None)
 
 
@@ -109,7 +111,11 @@ def better_forkjoin(sweep: Sweep, plan_id: str, threads: int) -> ModelSpec | Non
 
 
 def forkjoin_of(sweep: Sweep, point: Point) -> list[Point]:
-    """Return the fork-join forms on a point's device, plan and threads; gpu_forkjoin has one thread of the host."""
+    """Return the fork-join forms on a point's device, plan and threads; gpu_forkjoin has one thread of the host. Of
+    functions and programs it is their reference."""
+    if sweep.reference_call:
+        reference = point._replace(model=sweep.reference_call)
+        return [reference] if reference in sweep.turns else []
     threads = 1 if point.model.is_gpu else point.threads
     forms = forkjoin_forms(sweep, point.plan_id, threads, point.model.is_gpu)
     return [Point(point.plan_id, form, threads) for form in forms]

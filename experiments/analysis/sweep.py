@@ -146,6 +146,11 @@ class Sweep:
         return tuple(map(read_model, self.config.get("models") or ()))
 
     @property
+    def reference_call(self) -> ModelSpec | None:
+        """The function or program with which others are compared: the first; None: a comparison of models."""
+        return next((model for model in self.asked_models[:1] if model.model.is_call), None)
+
+    @property
     def environment(self) -> Mapping[str, Any]:
         """The environment of the run."""
         return self.run.environment

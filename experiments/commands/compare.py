@@ -4,12 +4,18 @@ from __future__ import annotations
 
 from argparse import ArgumentParser, Namespace
 
+from ...cython_src.errors import UsageError
+from ...cython_src.lowering.options import PlanOptions
 from ..sampling.hogs import MOST_HOGS
+from ..subjects.calls import call_specs
 from ..subjects.models import DEFAULT_MODELS, SERIAL, describe_models, parse_models
+from ..subjects.peer_models import ProgramOptions
 from ..sweep.configuration import BUDGET_S, Configuration, Grid, Measure, budgeted, check_axes, measure_given
 from . import arguments as shared
 from .sweeping import add_output, measure_and_report
 
+# Options of measuring that concern plans.
+PLANNED = {"profile", "profile_repeats", "counters", "simulate", "check", "check_iterations", "tuned", "memory_limit"}
 DESCRIPTION = (
     "Train one network under several execution models, check that all computed the same weights, and leave samples, a "
     "table, figures and a report in a folder. The same command again continues an interrupted session, "
@@ -39,12 +45,30 @@ def add_arguments(parser: ArgumentParser) -> None:
         help=f"such as 90s or 3min: measure until every comparison is decided within 1 %%, or this is spent; default: "
         f"{BUDGET_S / 60:g}min, without --repeats",
     )
+    calls = parser.add_argument_group("functions and programs of your own, in place of networks and models")
+    for kind, example in (("function", "solver:step(n=1000)"), ("program", "./a.out 2000")):
+        calls.add_argument(
+            f"--{kind}",
+            action="append",
+            default=[],
+            metavar="[NAME=]CALL",
+            help=f"a {kind} such as {example!r}; may be repeated",
+        )
+    calls.add_argument(
+        "--reference", default="", metavar="NAME", help="with which others are compared; default: the first"
+    )
+    shared.add_fields(calls, ProgramOptions, only=("threads_variable", "time_pattern"), before="of programs: ")
     add_output(parser)
 
 
 def configuration_of(arguments: Namespace):
     """Return the `Configuration` that was asked for."""
     chosen = shared.models(arguments, peers=True)
+    of_programs = {name: getattr(arguments, name) for name in ("threads_variable", "time_pattern") if name in arguments}
+    calls = call_specs(arguments.function, arguments.program, arguments.reference, **of_programs)
+    if calls:
+        refuse_plans(arguments)
+        chosen = arguments.models = calls
     if SERIAL not in chosen and any(spec.is_gpu for spec in parse_models(chosen)):
         chosen = (SERIAL, *chosen)  # the speedup of a GPU is that over the CPU's serial run
     axes = {
@@ -62,6 +86,18 @@ def configuration_of(arguments: Namespace):
         measure=measure_given(budgeted(measure), "the arguments"),
         quick_axes={"threads": (max(grid.threads),)} if arguments.threads == "cores" else {},
     )
+
+
+def refuse_plans(arguments: Namespace) -> None:
+    """Raise `UsageError` for arguments that choose plans or models, beside functions and programs."""
+    defaults = {"network": ("cifar10_cnn",), "models": arguments.default_models, "device": None, "trace": False}
+    chosen = [name for name, default in defaults.items() if getattr(arguments, name) != default]
+    chosen += [*shared.given(arguments, PlanOptions), *shared.given(arguments, Measure).keys() & PLANNED]
+    if chosen:
+        raise UsageError(
+            f"functions and programs run no plan and no execution model, got --{chosen[0].replace('_', '-')} too; "
+            f"leave it out"
+        )
 
 
 def call(arguments: Namespace) -> int:

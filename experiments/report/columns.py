@@ -53,6 +53,8 @@ SPEED = (
     *AGAINST_JOIN,
     text_column("above_one", "why above 100 %"),
 )
+OF_TIME = SPEED.index(AGAINST_JOIN[0])  # columns before it are of a point's own time
+CALL = (*SPEED[:OF_TIME], number_column("cpus_busy", "CPUs busy"), *ratio_columns("time / reference"), VERDICT)
 BY_HANDOVER = (text_column("place", "CPUs"), time_column("handover_s", "hand-over"), PLAN, MODEL, ROUNDS, *AGAINST_JOIN)
 BY_NODE = (text_column("node"), *POINT, count_column("generations"), *AGAINST_JOIN)
 NODE = (

@@ -31,6 +31,7 @@ from ..analysis.sweep import Sweep
 from ..events.events import overhead_text
 from ..results.nodes import leaves
 from ..results.rows import RunRow
+from ..subjects.calls import NOT_PLANNED
 from ..subjects.models import SERIAL
 from ..tables import Column, Table
 from ..tables.columns import USABLE, text_column
@@ -166,7 +167,7 @@ def build(sweep: Sweep) -> Report:
     if sweep.run.how_to_read:
         sections.append(Section("How to read the curves", sentences=[sweep.run.how_to_read], in_terminal=False))
     for plan_id in sweep.plan_ids():
-        sections += _sections_of_plan(sweep, plan_id)
+        sections += (_sections_of_calls if sweep.reference_call else _sections_of_plan)(sweep, plan_id)
     if len(sweep.samples):
         sections += _comparisons(sweep)
     sections = [replace(s, tables=[judged_table(sweep, table) for table in s.tables]) for s in sections]
@@ -275,6 +276,21 @@ def _sections_of_plan(sweep: Sweep, plan_id: str) -> Iterator[Section]:
     yield part(title, *tables, about=texts, in_terminal=False, folded=True)
     title, remote = "Blocks that ran where their data were not", remote_rows(sweep, plan_id)
     yield part(title, table("remote", columns.REMOTE, remote), in_terminal=False, folded=True)
+
+
+def _sections_of_calls(sweep: Sweep, plan_id: str) -> Iterator[Section]:
+    """Yield what is known of functions and programs, which run no plan."""
+    part = partial(section, plan_id=plan_id, level=3)
+    yield part(plan_title(sweep, plan_id), sentences=[NOT_PLANNED], figures=("speedup",), level=2)
+    samples = sweep.samples.assign(cpus_busy=sweep.samples["timed_cpu_s"] / sweep.samples["timed_wall_s"])
+    busy = samples.groupby(["model", "threads"])["cpus_busy"].median()
+    rows = [{**row, "cpus_busy": busy[row["model"], row["threads"]]} for row in speed_rows(sweep, plan_id)]
+    yield part("On every number of threads", Table("speed", columns.CALL, rows), figures=("turns", "handover"))
+    costs = [row for row in records_of(cost_table(sweep), plan_id) if math.isfinite(row["prepare_s"])]
+    yield part("One-time costs: setup, and the first call", Table("costs", columns.COST, costs))
+    beside = [row for row in records_of(interference_table(sweep), plan_id) if row["hogs"]]
+    shown = Table("interference", columns.INTERFERENCE, beside)
+    yield part("With competing processes", shown, figures=("interference",))
 
 
 def _logging(sweep: Sweep, plan_id: str) -> list[str]:

@@ -37,7 +37,7 @@ def _of_plan(sweep: Sweep, plan_id: str) -> Iterator[dict[str, Any]]:
         return sweep.times.fastest([(plan_id, *each) for each in contestants])[1:]
 
     pairs = []
-    for contestant, others, what, against in questions(sweep.points_of(plan_id), fastest):
+    for contestant, others, what, against in questions(sweep.points_of(plan_id), fastest, sweep.reference_call):
         references = [Point(plan_id, *each) for each in others]
         if others == [(SERIAL, 1)]:
             references = [best_serial(sweep, plan_id) or references[0]]  # speedups are over the best granularity

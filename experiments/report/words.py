@@ -18,6 +18,7 @@ from ..analysis.speeds import best_serial
 from ..analysis.sweep import Sweep, kept
 from ..results.rows import PlanRow
 from ..results.turns import SESSION_PAUSE_S
+from ..subjects.calls import CALLS, label
 from ..subjects.models import MODELS
 from ..tables.numbers import format_time, plural
 
@@ -71,6 +72,8 @@ MOST_BY_ORDER = 1.25  # fork-join's bound over that of tasks, beyond which a gra
 
 def blocks_text(*plans: PlanRow) -> str:
     """Describe the granularity of plans, which is that of the first, and their numbers of tasks and loops."""
+    if plans[0].network == CALLS:
+        return ""
     granularity = "" if is_graph(plans[0]) else plans[0].granularity
     match = re.fullmatch(r"images=(\d+)", granularity)
     cut = (
@@ -110,7 +113,7 @@ def samples_word(sweep: Sweep, plan_id: str) -> str:
 
 def plan_title(sweep: Sweep, plan_id: str) -> str:
     """Return a title that tells a plan from the others of the sweep."""
-    return f"{sweep.problem_name(plan_id)}; {blocks_text(sweep.plans[plan_id])}"
+    return "; ".join(filter(None, (sweep.problem_name(plan_id), blocks_text(sweep.plans[plan_id]))))
 
 
 def _inputs(sweep: Sweep) -> str:
@@ -146,7 +149,7 @@ def t1_text(sweep: Sweep, plan_id: str, name: str = "T1") -> str:
     ratios = [
         f"{row[f'{floor}_floor_ratio']:.2f} × {word}"
         for floor, word in (("flop", "FLOP"), ("roofline", "roofline"))
-        if math.isfinite(row[f"{floor}_floor_ratio"])
+        if math.isfinite(row[f"{floor}_floor_ratio"]) and not sweep.reference_call
     ]
     where = "" if serial[0] == plan_id else f" at granularity {sweep.records[serial[0]][GRANULARITY]}"
     return f"{name} = {format_time(row['t1_s'])}{where}" + (f" ({', '.join(ratios)} floor)" if ratios else "")
@@ -154,7 +157,8 @@ def t1_text(sweep: Sweep, plan_id: str, name: str = "T1") -> str:
 
 def plan_facts(sweep: Sweep, plan_id: str) -> list[str]:
     """Return what stands above the panels of a figure: the plan, its blocks and T1."""
-    return [sweep.problem_name(plan_id), blocks_text(sweep.plans[plan_id]), t1_text(sweep, plan_id, "$T_1$")]
+    facts = [sweep.problem_name(plan_id), blocks_text(sweep.plans[plan_id]), t1_text(sweep, plan_id, "$T_1$")]
+    return [*filter(None, facts)]
 
 
 def axes_text(sweep: Sweep, plan_id: str) -> str:
@@ -215,7 +219,7 @@ def processor(environment: Mapping[str, Any]) -> str:
 @kept
 def conditions(sweep: Sweep, plan_id: str) -> tuple[str, ...]:
     """Say how a plan was measured: work, kernels, generations, machine."""
-    plan = sweep.plans[plan_id]
+    plan, reference = sweep.plans[plan_id], sweep.reference_call
     samples = sweep.samples[sweep.samples["plan_id"] == plan_id]
     per_point = samples.groupby(["model", "threads"]).size()
     least, most = int(per_point.min()), int(per_point.max())
@@ -241,12 +245,20 @@ def conditions(sweep: Sweep, plan_id: str) -> tuple[str, ...]:
     agreed = f", and all of them {alike}; this was checked before anything was drawn"
     if not plan.deterministic:
         agreed = f"; these add in any order, so that {left} differ in their last bits and were not compared"
+    generations = f"{count} of processes, one process for each model and number of threads; a step time is the slope "
+    generations += "between two run lengths, after warm-up"
+    if reference:
+        alike = "what functions returned was compared" if sweep.config.get("compare_results", True) else "not compared"
+        return (
+            f"Work: a step is a call. Reference: {label(reference)}; results: {alike}"
+            + (f", within {sweep.config['rtol']:g} of the largest value." if sweep.config.get("rtol") else "."),
+            f"{generations}. Threads share as many CPUs as they are.",
+            machine_text(sweep),
+        )
     return (
         f"Work: {sweep.problem_name(plan_id)}{flops}, {blocks_text(plan)}, {plan.num_edges} dependence edges"
         + (f" ({options})." if options and not graph else "."),
         f"Every model runs the same blocks of the same kernels{f' ({sets})' if sets else ''}{agreed}.",
-        f"{count} of processes, one process for each model and number of threads; a step time is the slope "
-        "between two run lengths, after warm-up"
-        + (", with every thread pinned to a core of its own." if pinned else ", threads not pinned."),
+        generations + (", with every thread pinned to a core of its own." if pinned else ", threads not pinned."),
         machine_text(sweep),
     )

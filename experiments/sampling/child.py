@@ -41,7 +41,9 @@ STDERR_TAIL = 2000  # characters of a crashed process's messages that are kept
 WAIT_POLICIES = ("auto", "active", "passive")
 
 
-def sample_environment(threads: int, hogs: int, cores: int, wait_policy: str = "auto") -> dict[str, str]:
+def sample_environment(
+    threads: int, hogs: int, cores: int, wait_policy: str = "auto", is_call: bool = False
+) -> dict[str, str]:
     """Return the environment variables that a measuring process gets in place of all of OpenMP's and BLAS's own.
 
     They are the same for every model: BLAS runs on one thread inside blocks, the OpenMP team has its size, the OpenMP
@@ -58,13 +60,15 @@ def sample_environment(threads: int, hogs: int, cores: int, wait_policy: str = "
         Logical CPUs that may be used.
     wait_policy : {"auto", "active", "passive"}
         "auto": idle threads spin, unless there are more threads than cores or hogs.
+    is_call : bool
+        Whether it calls a function or program, whose BLAS, Numba and joblib have as many threads as OpenMP.
     """
     if wait_policy == "auto":
         wait_policy = "passive" if threads > cores or hogs else "active"
+    blas = str(threads if is_call else 1)
     return {
-        "OPENBLAS_NUM_THREADS": "1",
-        "MKL_NUM_THREADS": "1",
-        "BLIS_NUM_THREADS": "1",
+        **{f"{library}_NUM_THREADS": blas for library in ("OPENBLAS", "MKL", "BLIS")},
+        **(dict.fromkeys(("NUMBA_NUM_THREADS", "LOKY_MAX_CPU_COUNT"), str(threads)) if is_call else {}),
         "OMP_NUM_THREADS": str(threads),
         "OMP_DYNAMIC": "false",
         "OMP_PROC_BIND": "false",

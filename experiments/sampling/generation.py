@@ -113,7 +113,7 @@ def contestant_of(
         # A thread that only launches stays on no CPU: all contestants would share it. Beside threads it has one more.
         rest = [cpu for cpu in cpu_order(len(available), available) if cpu not in own["cpus"]]
         own["cpus"] = None if model.model.max_threads == 1 else [*own["cpus"], *rest[:1]]
-    settings = sample_environment(threads, hogs, num_cpus, wait_policy)
+    settings = sample_environment(threads, hogs, num_cpus, wait_policy, model.model.is_call)
     if command == SAMPLE_COMMAND:  # another installation may not know this one's instruction sets
         settings[ENVIRONMENT_VARIABLE] = choose_instruction_set()  # one tile for all contestants
     settings |= process_environment(model) | dict(variables or {})

@@ -25,10 +25,11 @@ import resource
 import sys
 import time
 from collections.abc import Generator, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from statistics import median
 from typing import Any
 
+from ...cython_src.errors import UsageError
 from ...cython_src.plan.dependences import record_graph
 from ..machine import machine_peaks
 from ..machine.disturbance import Disturbance
@@ -37,6 +38,7 @@ from ..machine.environment import loaded_libraries
 from ..machine.heat import read_clocks_hz, read_temperature_c
 from ..machine.numa import pages_of
 from ..machine.perf_counters import PerfCounters
+from ..subjects.calls import label
 from ..subjects.memory import graph_bytes
 from ..subjects.models import make_executor
 from ..subjects.subject import answer, build, result_hashes
@@ -48,6 +50,10 @@ from .timing import GPU_UNTIMED_S, Stepper, take_turns, warm_up
 from .trace import measure_trace
 
 FREQUENCY_S = 0.01  # duration of the frequency measurement after the timed runs
+CHANGED = (
+    "must return the same at each call, and later calls returned something else; let it compute from the same data "
+    "each time, or do not compare what is returned"
+)
 
 
 def record_costs(plan, model) -> dict[str, float | None]:
@@ -74,6 +80,20 @@ def record_costs(plan, model) -> dict[str, float | None]:
 def _check_finite(hashes: Mapping[str, Any], stepper: Stepper) -> None:
     if not hashes["finite"]:
         raise ArithmeticError(f"weights or losses are not finite after {stepper.iterations_done} iterations")
+
+
+def _check_libraries(libraries: Sequence[Mapping[str, Any]], spec, threads: int) -> None:
+    """Raise where a library has more threads than it should: in blocks, or in a function of the user's."""
+    if spec.model.is_call:
+        if over := [library["name"] for library in libraries if library["threads"] > threads]:
+            raise UsageError(
+                f"a function must use the {threads} threads that are asked for, and {', '.join(over)} has more; leave "
+                f"their number to the environment, or take it as the argument threads"
+            )
+        return
+    busy_blas = [library["name"] for library in libraries if library["kind"] == "blas" and library["threads"] != 1]
+    if busy_blas and not spec.is_peer:
+        raise RuntimeError(f"BLAS must run on one thread inside blocks, {', '.join(busy_blas)} runs on more")
 
 
 class Observed:
@@ -111,9 +131,10 @@ class Observed:
             self._counts[name] = None if count is None or before is None else before + count
 
     def _now(self) -> dict[str, float]:
-        usage = resource.getrusage(resource.RUSAGE_SELF)
-        cpu_s = usage.ru_utime + usage.ru_stime
-        return {"timed_wall_s": time.perf_counter(), "timed_cpu_s": cpu_s, "page_faults": usage.ru_minflt}
+        usages = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+        cpu_s = sum(usage.ru_utime + usage.ru_stime for usage in usages)
+        page_faults = sum(usage.ru_minflt for usage in usages)
+        return {"timed_wall_s": time.perf_counter(), "timed_cpu_s": cpu_s, "page_faults": page_faults}
 
     def part(self, steps: int) -> dict[str, Any]:
         """Return the part of the row that says what happened in all turns, of so many steps together."""
@@ -140,6 +161,7 @@ def measure_sample(job: Mapping[str, Any], bound=None) -> Generator[dict[str, An
     started, libraries_bytes = time.time(), resident_bytes()
     bound = build(job, spec) if bound is None else bound
     yield {}
+    compared, exact = job.get("rtol", 0.0) is not None, job.get("rtol", 0.0) == 0.0
     stride = bound.iteration_stride
     costs = record_costs(bound.plan, spec.model)
     counters = PerfCounters()  # before the executor starts its threads, which inherit them
@@ -155,7 +177,7 @@ def measure_sample(job: Mapping[str, Any], bound=None) -> Generator[dict[str, An
         made = [(1, first_replay_s)]
         if check_passes > 1:
             made.append((check_passes - 1, stepper.run(check_passes - 1)))
-        held = executor.collect()
+        held = compared and executor.collect()
         hashes, answered = result_hashes(bound), answer(bound, stepper.iterations_done) if held else []
         _check_finite(hashes, stepper)
         trains = "parameters" in bound.plan.attributes and "learning_rates" in bound.arrays
@@ -165,15 +187,19 @@ def measure_sample(job: Mapping[str, Any], bound=None) -> Generator[dict[str, An
         conduct = None if spec.is_gpu or spec.is_peer else asdict(executor.conduct())
         observed = Observed(counters, bound.device if spec.binds_on_gpu else None, job["cpus"] or ())
         untimed_s = GPU_UNTIMED_S if spec.is_gpu else 0.0
+        if hasattr(executor, "clock"):
+            stepper = replace(stepper, clock=executor.clock)
         steps = yield from take_turns(stepper, warm.pass_time_s, job["turn_s"], observed, untimed_s)
-        executor.collect()
-        _check_finite(result_hashes(bound), stepper)
+        if compared:
+            executor.collect()
+        last = result_hashes(bound)
+        _check_finite(last, stepper)
+        if exact and spec.model.is_call and last["weights_hash"] != hashes["weights_hash"]:
+            raise UsageError(f"{label(spec)} {CHANGED}")
         seen = observed.part(steps)
     frequency_hz = machine_peaks.measure_frequency(FREQUENCY_S, job["cpus"][0] if job["cpus"] else None)
     libraries = loaded_libraries()
-    busy_blas = [library["name"] for library in libraries if library["kind"] == "blas" and library["threads"] != 1]
-    if busy_blas and not spec.is_peer:
-        raise RuntimeError(f"BLAS must run on one thread inside blocks, {', '.join(busy_blas)} runs on more")
+    _check_libraries(libraries, spec, job["threads"])
     instruction_set = spec.name if spec.is_peer else bound.instruction_set
     if spec.model.mixes_devices:
         instruction_set = f"{instruction_set}, {spec}"
@@ -188,7 +214,7 @@ def measure_sample(job: Mapping[str, Any], bound=None) -> Generator[dict[str, An
         "weights_hash": hashes["weights_hash"],
         "losses_hash": hashes["losses_hash"],
         "answer": answered,
-        "deterministic": bound.plan.deterministic and spec.model.reproducible,
+        "deterministic": bound.plan.deterministic and spec.model.reproducible and exact,
         "gpu": describe_gpu(bound, observed.clocks_hz) if spec.binds_on_gpu else None,
         "conduct": conduct,
         **seen,

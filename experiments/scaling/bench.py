@@ -15,7 +15,9 @@ from ..machine.topology import available_cpus, cpu_order
 from ..results.turns import MeasuredGroup
 from ..sampling.child import ANSWERS, TIME_LIMIT_S
 from ..sampling.generation import Contestant, Generation, Machine, contestant_of, measure_generation
+from ..subjects.calls import label
 from ..subjects.models import ModelSpec
+from ..tables.numbers import plural
 
 CHECK_ITERATIONS = 2
 CAPACITY_S = 0.04
@@ -30,13 +32,19 @@ class Side:
     plan : mapping
         Result of `subject.describe`.
     installation : str
-        Folder from which the process imports packages first, one of two commits; empty: this installation.
+        Folders from which the process imports packages first: one of two commits, or those of a function; empty: none.
+    rtol : float or None
+        Of what functions return: 0: it must be equal; None: it is not compared.
     """
 
     model: ModelSpec
     threads: int
     plan: Mapping[str, Any]
     installation: str = ""
+    rtol: float | None = 0.0
+
+    def __str__(self) -> str:
+        return f"{label(self.model) or self.model} on {plural(self.threads, 'thread')}"
 
 
 @dataclass(frozen=True)
@@ -110,6 +118,7 @@ def _contestant(name: str, side: Side, effort: Effort) -> Contestant:
         check_iterations=CHECK_ITERATIONS,
         warmup_s=effort.warmup_s,
         limit_s=effort.limit_s,
+        rtol=side.rtol,
         variables={"PYTHONPATH": side.installation} if side.installation else {},
     )
 

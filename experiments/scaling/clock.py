@@ -20,6 +20,7 @@ from typing import Any
 import msgspec
 
 from ...cython_src.errors import UsageError
+from ..analysis.agreement import unlike
 from ..analysis.estimates import MIN_GENERATIONS, NOTHING, Estimate, Estimates, exceeds, generations_to_go
 from ..results.turns import (
     GroupTurns,
@@ -375,15 +376,17 @@ def _check(rows: Mapping[str, Mapping[str, Any]], sides: tuple[Side, Side]) -> N
     mean nothing."""
     for name, row in rows.items():
         if "failure" in row and not _stopped(row):
-            side = sides[name == "B"]
-            words = f"{side.model} on {plural(side.threads, 'thread')}"
-            raise SampleError(f"{words} did not run ({row['failure']}): {row['message'].splitlines()[0]}")
+            raise SampleError(f"{sides[name == 'B']} did not run ({row['failure']}): {row['message'].splitlines()[0]}")
     if (sides[0].plan, sides[0].installation) != (sides[1].plan, sides[1].installation):
         return  # two commits may compute something else by right
     finished = [row for row in rows.values() if not _stopped(row)]
     hashes = {(row["weights_hash"], row["losses_hash"]) for row in finished if row.get("deterministic", True)}
     if len(hashes) > 1:
-        raise SampleError(f"{sides[0].model} and {sides[1].model} must leave the same results, they differ")
+        raise SampleError(f"{sides[0]} and {sides[1]} must leave the same results, they differ")
+    if sides[0].rtol and len(finished) == 2:
+        wrong = unlike(*(row["answer"] for row in finished), sides[0].rtol)
+        if wrong:
+            raise SampleError(f"compared with that of {sides[0]} the result of {sides[1]} {wrong}")
 
 
 def step_time_s(row: Mapping[str, Any]) -> float:

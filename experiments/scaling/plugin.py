@@ -10,8 +10,9 @@ import pytest
 MODELS = ("forkjoin", "taskgraph", "taskiter")
 THREADS = (1, 2)
 MARKER = (
-    "scaling(models=[...], threads=[1, 2], rtol=None): models and numbers of threads that the fixture `scaling` "
-    "compares; rtol: for plans that are not deterministic"
+    "scaling(models=[...], threads=[1, 2], rtol=None, compare_results=True): models and numbers of threads that the "
+    "fixture `scaling` compares; rtol: for plans that are not deterministic, and for what functions return; "
+    "compare_results=False: that is not compared"
 )
 
 
@@ -86,7 +87,8 @@ def pytest_configure(config):
 
 @pytest.fixture
 def scaling(request):
-    """Scaling test of a network, `scaling("cifar10_cnn", batch=16)`, or of your own graph, `scaling(make_graph)`."""
+    """Scaling test of a function, `scaling.function(module.solve, n=1000)`, or program, `scaling.program(["./solve"])`;
+    of a network, `scaling("cifar10_cnn", batch=16)`, or of your own graph, `scaling(make_graph)`."""
     from ...cython_src.errors import UsageError
     from .testing import ScalingTest
 
@@ -95,17 +97,18 @@ def scaling(request):
         config.stash[_session] = _Session(config)
     marker = request.node.get_closest_marker("scaling")
     arguments = dict(marker.kwargs) if marker else {}
-    unknown = sorted(set(arguments) - {"models", "threads", "rtol"})
+    unknown = sorted(set(arguments) - {"models", "threads", "rtol", "compare_results"})
     if unknown or (marker and marker.args):
         raise UsageError(
-            f"the marker takes models=, threads= and rtol=, got {', '.join(unknown) or marker.args!r}; "
-            f"see docs/guide/scaling_tests.md"
+            f"the marker takes models=, threads=, rtol= and compare_results=, got "
+            f"{', '.join(unknown) or marker.args!r}; see docs/guide/scaling_tests.md"
         )
     names = [part.name for part in request.node.listchain() if isinstance(part, pytest.Class)]
     test = ScalingTest(
         arguments.get("models", MODELS),
         arguments.get("threads", THREADS),
         rtol=arguments.get("rtol"),
+        compare_results=arguments.get("compare_results", True),
         baselines=config.stash[_session].baselines,
         folder=request.path.parent,
         test="::".join([request.path.name, *names, _name(request.node)]),

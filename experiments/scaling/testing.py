@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
+import shlex
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field
@@ -16,12 +17,18 @@ from ...cython_src.reading import Amount, Number
 from ..machine.topology import available_cpus
 from ..results.folder import short_id
 from ..subjects import subject
+from ..subjects.calls import CALLS, call_specs, check_call, label, spec_of
 from ..subjects.models import SERIAL, ModelSpec, parse_models, runnable
 from ..tables.numbers import plural
 from . import clock, exact, model
 from .bench import Side
 
-MARKED = {"models": Sequence[str], "threads": Sequence[Number], "rtol": Amount | None}  # what the marker may say
+MARKED = {
+    "models": Sequence[str],
+    "threads": Sequence[Number],
+    "rtol": Amount | None,
+    "compare_results": bool,
+}  # what the marker may say
 
 
 def without_internals(function: Callable) -> Callable:
@@ -45,7 +52,9 @@ class ScalingTest:
     Parameters
     ----------
     rtol : float or None
-        Relative tolerance for results of plans that are not deterministic.
+        Relative tolerance for results of plans that are not deterministic, and of functions.
+    compare_results : bool
+        False: what functions return is not compared.
     folder : Path
         Folder of the test's file.
     test : str
@@ -72,6 +81,7 @@ class ScalingTest:
     test: str
     budget_s: float
     xdist: bool = False
+    compare_results: bool = True
     rows: list[dict[str, Any]] = field(default_factory=list)
     inconclusive: list[str] = field(default_factory=list)
 
@@ -105,12 +115,107 @@ class ScalingTest:
         """
         return Claims(self, subject.describe(what, arguments))
 
+    @without_internals
+    def function(self, function: Callable[..., Any], /, **arguments: Any) -> Call:
+        """Test ordinary code: a function of a module's top level, each call of which is a step.
 
-class Claims:
-    """A subject under test; claims about its times are its methods."""
+        It gets `threads` if it takes them. One that returns a function is setup, and the returned function is timed.
+        What is returned must be the same at each call, on each number of threads, and under each function of a claim;
+        or within the marker's `rtol`, unless that says `compare_results=False`.
+
+        Returns
+        -------
+        Call
+
+        Raises
+        ------
+        UsageError
+            A function that a fresh process cannot import, or arguments that it does not take or that are no scalars.
+        """
+        return Call(self, *spec_of(function, arguments), arguments)
+
+    @without_internals
+    def program(
+        self, command: str | Sequence[str], /, *, threads_variable: str = "OMP_NUM_THREADS", time_pattern: str = ""
+    ) -> Call:
+        """Test a program, each run of which is a step: `scaling.program(["./stencil", "1000"])`.
+
+        Parameters
+        ----------
+        command : str or sequence of str
+            Program and arguments; `{threads}` stands for the number of threads.
+        threads_variable : str
+            Environment variable that holds it.
+        time_pattern : str
+            Regular expression with one group, the seconds that the program prints; "": the time of the process.
+
+        Returns
+        -------
+        Call
+
+        Raises
+        ------
+        UsageError
+            No such program, or a pattern without one group.
+        """
+        text = command if isinstance(command, str) else shlex.join(map(str, command))
+        (spec,) = call_specs(programs={"": text}, threads_variable=threads_variable, time_pattern=time_pattern)
+        check_call(spec)
+        return Call(self, spec)
+
+
+class Timed:
+    """Base of what makes claims about times."""
+
+    name: str
+
+    def __init__(self, test: ScalingTest):
+        self._test = test
+
+    def _threads(self, threads: int | None) -> int:
+        if threads is None:
+            return max(self._test.threads)
+        if not fits(Number)(threads):
+            raise UsageError(f"threads must be a whole number from 1 on, got {threads!r}")
+        return threads
+
+    def _claim(self, claim: str, sides: tuple[Side, Side], limit: float, text: str, efficiency: bool) -> None:
+        test = self._test
+        if test.budget_s == 0:
+            test.rows.append({"kind": "untimed", "subject": self.name, "claim": claim, "said": text})
+            return
+        if test.xdist:
+            raise UsageError(
+                "claims about times need the machine for themselves, got pytest-xdist; run such tests with -n 0"
+            )
+        needed, available = max(side.threads for side in sides), len(available_cpus())
+        result, refused = clock.ClockResult(claim, limit), None
+        try:
+            if needed > available:
+                result.reason = f"it needs {needed} CPUs to be timed, this process may use {available}"
+            else:
+                result = clock.run_clock_test(claim, sides, limit, budget_s=test.budget_s, per_capacity=efficiency)
+        except clock.SampleError as error:
+            result.verdict, result.reason, refused = clock.FAIL, str(error), AssertionError
+        except UsageError as error:
+            result.reason, refused = str(error), UsageError
+        row = {**result.as_row(efficiency), "subject": self.name, "said": text}
+        test.rows.append(row)
+        if refused:
+            raise refused(f"{self.name}: {result.reason}")
+        cost = f"{plural(result.ratio.count, 'generation')}, {result.elapsed_s:.0f} s"
+        outcome = f"{claim} is {row['value_text']}, claimed {text} ({cost}){describe_stops(result)}"
+        if result.verdict == clock.FAIL:
+            raise AssertionError(f"{self.name}: {outcome}" + f"; {result.reason}" * bool(result.reason))
+        if result.verdict != clock.PASS:
+            test.inconclusive.append(f"{self.name}: inconclusive: {outcome}; {result.reason.rpartition('; ')[2]}")
+
+
+class Claims(Timed):
+    """A network or graph under test; claims about its times are its methods."""
 
     def __init__(self, test: ScalingTest, plan: Mapping[str, Any]):
-        self._test = test
+        super().__init__(test)
         self.plan = plan
         self.name = subject.name_of(plan)
         self._check()
@@ -221,49 +326,70 @@ class Claims:
         sides = (self._side(name, threads), self._side(SERIAL, 1))
         self._claim(f"efficiency of {name} on {threads}", sides, 1 / at_least, f"at least {at_least:g}", True)
 
-    def _threads(self, threads: int | None) -> int:
-        if threads is None:
-            return max(self._test.threads)
-        if not fits(Number)(threads):
-            raise UsageError(f"threads must be a whole number from 1 on, got {threads!r}")
-        return threads
-
     def _side(self, name: ModelSpec | str, threads: int) -> Side:
         if not isinstance(name, ModelSpec | str):
             raise UsageError(f"a claim names a model, such as 'taskiter', got {name!r:.80}")
         spec = runnable(name)
         return Side(spec, min(threads, spec.model.max_threads or threads), self.plan)
 
-    def _claim(self, claim: str, sides: tuple[Side, Side], limit: float, text: str, efficiency: bool) -> None:
-        test = self._test
-        if test.budget_s == 0:
-            test.rows.append({"kind": "untimed", "subject": self.name, "claim": claim, "said": text})
-            return
-        if test.xdist:
-            raise UsageError(
-                "claims about times need the machine for themselves, got pytest-xdist; run such tests with -n 0"
-            )
-        needed, available = max(side.threads for side in sides), len(available_cpus())
-        result, refused = clock.ClockResult(claim, limit), None
-        try:
-            if needed > available:
-                result.reason = f"it needs {needed} CPUs to be timed, this process may use {available}"
-            else:
-                result = clock.run_clock_test(claim, sides, limit, budget_s=test.budget_s, per_capacity=efficiency)
-        except clock.SampleError as error:
-            result.verdict, result.reason, refused = clock.FAIL, str(error), AssertionError
-        except UsageError as error:
-            result.reason, refused = str(error), UsageError
-        row = {**result.as_row(efficiency), "subject": self.name, "said": text}
-        test.rows.append(row)
-        if refused:
-            raise refused(f"{self.name}: {result.reason}")
-        cost = f"{plural(result.ratio.count, 'generation')}, {result.elapsed_s:.0f} s"
-        outcome = f"{claim} is {row['value_text']}, claimed {text} ({cost}){describe_stops(result)}"
-        if result.verdict == clock.FAIL:
-            raise AssertionError(f"{self.name}: {outcome}" + f"; {result.reason}" * bool(result.reason))
-        if result.verdict != clock.PASS:
-            test.inconclusive.append(f"{self.name}: inconclusive: {outcome}; {result.reason.rpartition('; ')[2]}")
+
+class Call(Timed):
+    """A function or program under test; claims about its times are its methods."""
+
+    def __init__(self, test: ScalingTest, spec: ModelSpec, folders: str = "", arguments: Mapping[str, Any] = {}):
+        super().__init__(test)
+        self.spec, self.name, self._folders, self._arguments = spec, label(spec), folders, arguments
+
+    @without_internals
+    def assert_ratio(self, other: Call | Callable[..., Any], *, at_most: float, threads: int | None = None) -> None:
+        """Claim an upper limit on the ratio of times of a call, this one's over another one's.
+
+        Parameters
+        ----------
+        other : Call or function
+            What `scaling.function` or `scaling.program` returned; or a function that takes the same arguments.
+        at_most : float
+            Limit of the ratio.
+        threads : int, optional
+            Of both; default: the most that the marker names.
+
+        Raises
+        ------
+        AssertionError, UsageError
+            As for a network's claims; results that differ, or a call that fails, are assertion errors too.
+        """
+        if not isinstance(other, Call):
+            other = Call(self._test, *spec_of(other, self._arguments), self._arguments)
+        threads = self._threads(threads)
+        _check_limit("at_most", at_most)
+        sides = (self._side(threads), other._side(threads))
+        self._claim(f"{self.name}/{other.name} on {threads}", sides, at_most, f"at most {at_most:g}", False)
+
+    @without_internals
+    def assert_efficiency(self, *, at_least: float, threads: int | None = None) -> None:
+        """Claim a lower limit on the efficiency on P threads: the time of a call on one thread over (capacity x that on
+        P threads), where the capacity is what P spinning threads do compared to one.
+
+        Parameters
+        ----------
+        at_least : float
+            Limit of the efficiency.
+        threads : int, optional
+            Default: the most that the marker names.
+
+        Raises
+        ------
+        AssertionError, UsageError
+            As for `assert_ratio`.
+        """
+        threads = self._threads(threads)
+        _check_limit("at_least", at_least)
+        sides = (self._side(threads), self._side(1))
+        self._claim(f"efficiency of {self.name} on {threads}", sides, 1 / at_least, f"at least {at_least:g}", True)
+
+    def _side(self, threads: int) -> Side:
+        rtol = (self._test.rtol or 0.0) if self._test.compare_results else None
+        return Side(self.spec, threads, {"network": CALLS, "batch": 1}, self._folders, rtol)
 
 
 def describe_stops(result: clock.ClockResult) -> str:

@@ -25,6 +25,7 @@ from ..machine.numa import INTERLEAVE
 from ..results.files import write_atomically
 from ..results.folder import read_results
 from ..results.rows import MachineRow
+from ..subjects.calls import NOT_PLANNED
 from ..subjects.models import SERIAL, ModelSpec
 from .machine_model import MAX_CORES, MachineModel, continued, read_machine
 from .policies import Subject, can_simulate, simulate
@@ -40,6 +41,8 @@ class OtherMachine(UsageError):
 
 def missing(sweep: Sweep, plan_id: str) -> str:
     """Return why a plan's runs cannot be simulated."""
+    if sweep.reference_call:
+        return NOT_PLANNED
     if sweep.records[plan_id][INTERFERENCE]:
         return "runs with competing processes are not simulated; choose a plan without interference"
     if not sweep.profiles_of((plan_id, SERIAL, 1)):

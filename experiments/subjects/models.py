@@ -20,7 +20,7 @@ from ...forkjoin import models as forkjoin
 from ...tasking import models as tasking
 from ..machine.build_info import BUILD
 from ..machine.topology import places_of
-from .peer_models import GPU_TORCH, LLMC, TORCH
+from .peer_models import FUNCTION, GPU_TORCH, LLMC, PROGRAM, TORCH
 
 # The three switches of task models, as the spec `tasking` takes them.
 CREATIONS = ("eager", "replayed")
@@ -53,6 +53,8 @@ MODELS: dict[str, ExecutionModel] = {
         TORCH,
         GPU_TORCH,
         LLMC,
+        FUNCTION,
+        PROGRAM,
     )
 }
 DEFAULT_GPU_MODELS = (
@@ -188,7 +190,8 @@ class ModelSpec:
         self.model, self.options, self.binding, self.again = model, options, binding, again
         self.chosen = {**options.differences(), **binding.differences()}
         written = {**self.chosen, AGAIN: again} if again else self.chosen
-        self._text = ":".join([model.name, *(f"{name}={value}" for name, value in written.items())])
+        texts = (f"{name}={value}".replace(":", "::") for name, value in written.items())
+        self._text = ":".join([model.name, *texts])
         self.rank = ([*MODELS, model.name].index(model.name), len(written), self._text)
 
     def __str__(self) -> str:
@@ -262,7 +265,9 @@ class ModelSpec:
 
 @cache
 def parse_model(text: str) -> ModelSpec:
-    """Parse `name[:option=value]*`; `tasking` with creation=, barrier= and placement= is the task model they make.
+    """Parse `name[:option=value]*`; `tasking` with creation=, barrier= and placement= is the task model they make. A
+    colon in a value is written twice.
+
     Results may be of a model that this installation was built without; see `runnable`.
 
     Raises
@@ -270,7 +275,7 @@ def parse_model(text: str) -> ModelSpec:
     UsageError
         Unknown model, option or value, an option given twice, or options that exclude each other.
     """
-    name, *pairs = text.strip().split(":")
+    name, *pairs = (part.replace("\0", ":") for part in text.strip().replace("::", "\0").split(":"))
     if name == "tasking":
         name, *pairs = _by_factors(pairs, text)
     if name not in MODELS:
@@ -347,6 +352,11 @@ def runnable(spec: ModelSpec | str) -> ModelSpec:
         This installation was built without it.
     """
     spec = parse_model(str(spec))
+    if spec.model.is_call and not (spec.option("call") or spec.option("command")):
+        raise UsageError(
+            f"model {spec.name!r} must name what is called, got {str(spec)!r}; compare functions and programs by "
+            f"--function and --program"
+        )
     if not spec.model.is_built and spec.model.package:
         raise UsageError(
             f"model {spec.name!r} needs {spec.model.package}, which is not installed; pip install {spec.model.package}"

@@ -1,4 +1,5 @@
-"""Descriptions of other programs that train the same networks by kernels of their own: PyTorch and llm.c."""
+"""Descriptions of peers: other programs that train the same networks by kernels of their own, PyTorch and llm.c, and
+functions and programs of the user's, which run no plan."""
 
 from __future__ import annotations
 
@@ -37,6 +38,35 @@ class LlmcOptions(Record):
     program: Annotated[str, about("llm.c's `train_gpt2`, built for the processor by its user")] = "train_gpt2"
 
 
+CALLED = about("what tables and figures call it; empty: as it is called")
+
+
+class FunctionOptions(Record):
+    """Options of `function`."""
+
+    call: Annotated[
+        str, about("`module:function` or `file.py:function`, which may have arguments: `solver:step(n=1000)`")
+    ] = ""
+    name: Annotated[str, CALLED] = ""
+
+
+class ProgramOptions(Record):
+    """Options of `program`."""
+
+    command: Annotated[
+        str, about("the program and its arguments, which no shell reads; `{threads}` stands for the number of threads")
+    ] = ""
+    threads_variable: Annotated[str, about("environment variable that holds the number of threads")] = "OMP_NUM_THREADS"
+    time_pattern: Annotated[
+        str,
+        about(
+            "regular expression with one group, the seconds that the program prints; empty: the time of the whole "
+            "process"
+        ),
+    ] = ""
+    name: Annotated[str, CALLED] = ""
+
+
 _peer = partial(ExecutionModel, is_peer=True, is_reference=True, reproducible=False)
 _torch = partial(_peer, package="torch")
 TORCH = _torch(
@@ -51,3 +81,14 @@ GPU_TORCH = _torch(
     "gpu_torch", ".experiments.peers.torch_executor:GpuTorchExecutor", GpuTorchOptions, device="gpu", max_threads=1
 )
 LLMC = _peer("llmc", ".experiments.peers.llmc_executor:LlmcExecutor", LlmcOptions, says="llm.c", markers="H")
+_call = partial(_peer, is_call=True, colors=("blue", "orange", "green", "red", "purple", "brown"), markers="osD^vP")
+FUNCTION = _call(
+    "function",
+    ".experiments.peers.calls_executor:FunctionExecutor",
+    FunctionOptions,
+    says="a function of your own",
+    reproducible=True,
+)
+PROGRAM = _call(
+    "program", ".experiments.peers.calls_executor:ProgramExecutor", ProgramOptions, says="a program of your own"
+)

@@ -27,8 +27,10 @@ from ...cython_src.kernels.loss.loss import IGNORED
 from ...cython_src.lowering.lower import initialise, lower
 from ...cython_src.networks.own import is_own, make_own
 from ...cython_src.plan.model import Plan
+from ...cython_src.records import LARGEST
 from ..machine.numa import FIRST_TOUCH
 from ..subjects.models import SERIAL
+from .calls import VALUES
 from .memory import check_fits, check_least, memory_bounds, what_fits_gpu
 from .models import ModelSpec, bind_for, options_for, storage_for
 
@@ -266,7 +268,11 @@ def result_hashes(bound) -> dict[str, Any]:
 
 
 def answer(bound, num_iterations: int) -> list[float]:
-    """Return the numbers that a peer must reproduce within rounding: losses of the first steps, or probabilities."""
+    """Return the numbers that a peer must reproduce within rounding: losses of the first steps, probabilities, or what
+    a function returned; none where some are not finite."""
+    if VALUES in bound.arrays:
+        values = bound.arrays[VALUES]
+        return [float(value) for value in values] if np.abs(values).max() < LARGEST else []
     if "parameters" not in bound.plan.attributes:
         return []
     if "losses" in bound.arrays:

@@ -13,6 +13,7 @@ from ..events.events import EventLog
 from ..results.folder import LASTING_FAILURES, Results, wrong_models
 from ..results.rows import FailureRow, PlanRow, SampleRow
 from ..simulate.predict import keep_machine
+from ..subjects.calls import NOT_PLANNED
 from ..subjects.memory import check_some_fit
 from ..tables.progress import say
 from ..traces.sweep import collect_traces, trace_injected, trace_sweep
@@ -81,7 +82,9 @@ def measure_comparison(
         configuration = configuration.quick()
         configuration.check_machine()  # nothing is said of a form that this machine cannot run
         say(configuration.left_out)
-    if not any(model.is_serial for model in configuration.grid.models):
+    if configuration.grid.models[0].model.is_call:
+        say(NOT_PLANNED)
+    elif not any(model.is_serial for model in configuration.grid.models):
         say(
             "without model serial there are no speedups, efficiencies, layers and bounds; add it to the models for them"
         )
@@ -109,22 +112,27 @@ def measure_comparison(
 def judge(results: Results) -> Compared:
     """Return what failed of a sweep, and whether there is something to report on."""
     lines, agree = failure_report(results)
-    known = True
+    known, right = True, results.of(SampleRow)
     try:
-        wrong_models(results.of(SampleRow), results.of(FailureRow))
+        wrong = wrong_models(right, results.of(FailureRow))
+        right = [row for row in right if (row.plan_id, row.model) not in wrong]
     except UsageError as error:
         known = False
         lines.append(f'no figures: {error}; see the rows "failure" in {results.path}')
-    if known and not results.of(SampleRow):
+    if known and not right:
         lines.append("no figures: every configuration failed")
     again = any(row.reason not in LASTING_FAILURES for row in standing_failures(results))
-    return Compared(results, lines, known and bool(results.of(SampleRow)), complete=agree and not again)
+    return Compared(results, lines, known and bool(right), complete=agree and not again)
 
 
 def _mismatches(results: Results, options: Measure) -> list[str]:
     """Log each model whose bits are wrong once more, and return what the logs say of the order of its blocks."""
     plans = {row.plan_id: row for row in results.of(PlanRow)}
-    rows = {(r.plan_id, r.model): r for r in results.of(FailureRow) if r.reason == "mismatch" and not r.model.is_gpu}
+    rows = {
+        (r.plan_id, r.model): r
+        for r in results.of(FailureRow)
+        if r.reason == "mismatch" and not (r.model.is_gpu or r.model.is_peer)
+    }
     lines = []
     for (plan_id, model), row in rows.items():
         with TemporaryDirectory() as folder:

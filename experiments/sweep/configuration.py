@@ -55,6 +55,7 @@ from ..sampling.child import TIME_LIMIT_S, WAIT_POLICIES
 from ..sampling.generation import LEAST_ROUNDS
 from ..sampling.hogs import MOST_HOGS
 from ..sampling.injections import INJECTIONS
+from ..subjects.calls import CALLS, check_call, label
 from ..subjects.memory import parse_bytes
 from ..subjects.models import (
     DEFAULT_MODELS,
@@ -219,6 +220,11 @@ class Measure(Placement, frozen=True):
             choices=NODES,
         ),
     ] = "one"
+    rtol: Annotated[
+        float,
+        about("of functions: what they return may differ by this share of the largest value; 0: not at all", least=0),
+    ] = 0.0
+    compare_results: Annotated[bool, about("compare what functions return")] = True
     tuned: Annotated[str, about("folder of `forktask tune`: each model also takes part at its own granularity")] = ""
 
     @property
@@ -308,7 +314,7 @@ class GridPoint:
         beside = (
             f", {plural(self.interference, 'competing process', 'competing processes')}" if self.interference else ""
         )
-        return f"{self.model} on {plural(self.threads, 'thread')}{beside}"
+        return f"{label(self.model) or self.model} on {plural(self.threads, 'thread')}{beside}"
 
 
 class Shard(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -365,6 +371,19 @@ class Configuration:
                 f"a sweep must have at most {MOST_SAMPLES} samples, the product of axes and repeats, got {size:.3g}; "
                 f"shorten {longest!r}, which has {lengths[longest]} values, or lower repeats"
             )
+        is_call = [spec.model.is_call for spec in specs]
+        if any(is_call):
+            if not all(is_call):
+                raise UsageError(
+                    f"functions and programs are compared with each other, got {', '.join(map(str, specs))}; leave the "
+                    f"execution models out"
+                )
+            object.__setattr__(self, "grid", replace(self.grid, network=(CALLS,), batch=(1,)))
+        elif self.measure.rtol or not self.measure.compare_results:
+            raise UsageError(
+                "rtol and compare_results are of functions, and execution models must leave the same bits; leave them "
+                "out"
+            )
         if self.measure.inject and all(spec.is_gpu for spec in specs):
             raise UsageError(
                 f"causes of outliers are injected into models of the CPU, got inject with {', '.join(map(str, specs))} "
@@ -402,6 +421,7 @@ class Configuration:
         """
         checks: list[Callable[[], object]] = [partial(runnable, spec) for spec in self.grid.models]
         checks += [partial(process_environment, spec) for spec in self.grid.models]
+        checks += [partial(check_call, spec) for spec in self.grid.models if spec.model.is_call]
         if self.uses_gpu:
             checks.append(gpu_device.count_gpus)
             for model, conv in itertools.product(self.grid.models, self.grid.conv):

@@ -137,7 +137,7 @@ class SweepRunner:
                 writer.append(row)
         budget_s = measure.budget_s if self.undecided else 0.0
         schedule = Schedule("measuring", writer.append, budget_s=budget_s or math.inf, now=site.clock.now)
-        measured = partial(self._measure, schedule, site, Answers(results.rows), set())
+        measured = partial(self._measure, schedule, site, Answers(results.rows, measure.rtol), set())
         try:
             total = len(missing) if self.shards is None and schedule.budget_s == math.inf else 0
             schedule.run(self._jobs(schedule, results, site.plans, measured), total)
@@ -280,7 +280,8 @@ class SweepRunner:
             if isinstance(row, FailureRow):
                 failed.add(row.config_id)
                 point, reason = points[row.config_id], f"{row.reason}: {row.message.splitlines()[0]}"
-                schedule.say(f"{point.network}, batch {point.options.batch}, {point}: {reason}")
+                problem = "" if point.model.model.is_call else f"{point.network}, batch {point.options.batch}, "
+                schedule.say(f"{problem}{point}: {reason}")
             yield row
 
 

@@ -11,11 +11,12 @@ import math
 import os
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import msgspec
 
-from ..analysis.agreement import disagreement, first_disagreement
+from ..analysis.agreement import disagreement, first_disagreement, unlike
 from ..machine.environment import described_environment
 from ..machine.limits import measure_capacity, measure_machine
 from ..machine.topology import available_cpus
@@ -41,6 +42,7 @@ from ..results.rows import (
 from ..sampling.child import SAMPLE_COMMAND, clean_environment, measure_in_process, sample_environment
 from ..sampling.generation import Contestant, Generation, Machine, contestant_of, measure_generation
 from ..sampling.hogs import hogs_running, measure_capacity_beside
+from ..subjects.calls import label, try_programs
 from ..subjects.models import ModelSpec
 from ..tables.numbers import plural
 from .configuration import Configuration, GridPoint, Shard
@@ -77,9 +79,10 @@ def missing_shards(
 
 class Answers:
     """The first answer of each plan and instruction set, which all later ones must equal bit for bit; those of other
-    programs must be near ours."""
+    programs must be near ours, and those of functions within a tolerance, if any."""
 
-    def __init__(self, rows: Collection[AnyRow]):
+    def __init__(self, rows: Collection[AnyRow], rtol: float = 0.0):
+        self._rtol = rtol
         self._deterministic: dict[str, bool] = {}
         self._first: dict[tuple[str, str], SampleRow] = {}
         self._ours: dict[str, SampleRow] = {}
@@ -92,6 +95,9 @@ class Answers:
         if isinstance(row, PlanRow):
             self._deterministic[row.plan_id] = row.deterministic
             self._compare[row.plan_id] = first_disagreement if row.options["phase"] == "train" else disagreement
+        if isinstance(row, SampleRow) and row.model.model.is_call and not row.deterministic:
+            first = self._ours.setdefault(row.plan_id, row)
+            return check_near_answer(row, first, partial(unlike, rtol=self._rtol)) if self._rtol else row
         if isinstance(row, SampleRow) and row.answer:
             if not row.model.is_peer:
                 self._ours.setdefault(row.plan_id, row)
@@ -150,6 +156,7 @@ class Site:
     def __init__(self, configuration: Configuration, means: Means | None = None):
         configuration.check_machine()
         self.configuration, measure = configuration, configuration.measure
+        try_programs(configuration.grid.models, max(configuration.grid.threads), measure.time_limit_s)
         self._means = means = means or Means()
         self.clock = means.machine or Machine
         self._points = {point.config_id: point for point in configuration.points()}
@@ -201,7 +208,7 @@ class Site:
         ------
         CapacityRow, RoundsRow, SampleRow, ProfileRow, GpuProfileRow, FailureRow
         """
-        answers = answers or Answers(self.plans.values())
+        answers = answers or Answers(self.plans.values(), self.configuration.measure.rtol)
         points = [self._points[config_id] for config_id in (*shard.samples, *shard.profiles)]
         threads = sorted({point.threads for point in points} - {1})
         if threads and self._means.machine_row is None:
@@ -238,7 +245,8 @@ class Site:
             cpus=measure.cpus(point.threads),
             memory_policy=measure.memory_policy,
             seed=measure.seed,
-            check_iterations=measure.checked(self.plans[point.plan_id].flops),
+            check_iterations=1 if point.model.model.is_call else measure.checked(self.plans[point.plan_id].flops),
+            rtol=measure.rtol if measure.compare_results else None,
             counters=measure.counters,
             target_s=measure.target_s,
             warmup_s=measure.warmup_s,
@@ -281,11 +289,17 @@ class Site:
             rounds = make_row(RoundsRow, msgspec.structs.asdict(result.rounds), shard.identity, about)
             if rounds.order:
                 yield rounds
-            for name, answer in sorted(result.answers.items(), key=lambda one: self._points[one[0]].model.is_peer):
+            for name, answer in sorted(result.answers.items(), key=lambda one: self._is_judged(one[0])):
                 if profile := answer.pop("profile", None):
                     profiles[name] = profile
                 conditions = self._conditions("sample", shard, contestants[name])
                 yield answered(SampleRow, FailureRow, answer, {**conditions, "group": group})
+
+    def _is_judged(self, config_id: str) -> tuple[bool, bool, int]:
+        """Return a sort key: the configurations first by whose answers those of others are judged."""
+        point, reference = self._points[config_id], self.configuration.grid.models[0]
+        is_call = point.model.model.is_call
+        return point.model.is_peer, is_call and point.model != reference, is_call * point.threads
 
     def _measure_profile(self, shard: Shard, contestant: Contestant) -> dict[str, Any]:
         """Measure the profile of a sample that is in the folder already, in a process of its own."""
@@ -309,6 +323,13 @@ def check_same_answer(sample: SampleRow, first: SampleRow) -> SampleRow | Failur
     differing = [what for what, equal in same.items() if not equal]
     if not differing:
         return sample
+    if sample.model.model.is_call:
+        return _failed(
+            sample,
+            "mismatch",
+            f"it must return the same as {label(first.model)} on {plural(first.threads, 'thread')}, and returned "
+            f"something else; mend it, allow rounding by --rtol, or do not compare results by --no-compare-results",
+        )
     return _failed(
         sample,
         "mismatch",
@@ -327,7 +348,8 @@ def check_near_answer(
     """
     if not (wrong := compare(ours.answer, sample.answer)):
         return sample
-    return _failed(sample, "answer", f"compared with {ours.model}'s answer this program's {wrong}")
+    kind = "function" if sample.model.model.is_call else "program"
+    return _failed(sample, "answer", f"compared with {ours.model}'s answer this {kind}'s {wrong}")
 
 
 def _failed(sample: SampleRow, reason: str, message: str) -> FailureRow:

@@ -15,6 +15,8 @@ from ..analysis.questions import questions
 from ..results.folder import LASTING_FAILURES, Results
 from ..results.rows import FailureRow, OfShard, RoundsRow, RunRow, SampleRow
 from ..results.turns import groups_of, quiet_times, separate_sessions
+from ..subjects.calls import label
+from ..subjects.models import read_model
 from ..tables import Column, text_table
 from ..tables.columns import count_column, text_column
 from ..tables.numbers import plural
@@ -30,10 +32,12 @@ def failure_report(results: Results) -> tuple[list[str], bool]:
     """
     standing = standing_failures(results)
     lines = [
-        f"{row.model} on {plural(row.threads, 'thread')}: {row.reason}: {(row.message.splitlines() or [''])[0]}"
+        f"{label(row.model) or row.model} on {plural(row.threads, 'thread')}: {row.reason}: "
+        f"{(row.message.splitlines() or [''])[0]}"
         for row in standing
     ]
-    return lines, all(row.reason != "mismatch" for row in standing)
+    wrong = (row.reason == "mismatch" or (row.reason == "answer" and row.model.model.is_call) for row in standing)
+    return lines, not any(wrong)
 
 
 def standing_failures(results: Results) -> list[FailureRow]:
@@ -136,6 +140,8 @@ def undecided(results: Results) -> set[str] | None:
     ids = {(row.plan_id, row.interference, row.model, row.threads): row.config_id for row in samples}
     quiet = quiet_times(groups_of(samples, (row for row in rows if isinstance(row, RoundsRow))))
     times = Estimates(quiet.times, quiet.loud, session_of)
+    first_model = next(map(read_model, results.run.config["models"]))
+    reference = first_model if first_model.model.is_call else None
     open_ones: set[str] = set()
     requested = False
     for plan in dict.fromkeys(point[:2] for point in times.points):
@@ -145,7 +151,7 @@ def undecided(results: Results) -> set[str] | None:
         def fastest(contestants, plan=plan):
             return times.fastest([(*plan, *each) for each in contestants])[2:]
 
-        for question in questions(here, fastest):
+        for question in questions(here, fastest, reference):
             if question.contestant[0].model.far_behind:
                 continue
             requested = True

@@ -34,14 +34,17 @@ def forest(sweep: Sweep, plan_id: str) -> Chart:
     """Return ratios to fork-join of all contestants, under the titles of their plans."""
     if not (rows := _answers(sweep, "forkjoin")):
         raise Lacking("a forest plot needs a fork-join form and another model on as many threads")
+    reference = sweep.reference_call
+    other, whole = "better fork-join", "the better fork-join form"
+    if reference:
+        other = whole = model_label(reference)
     caption = [
-        f"Time over that of the better fork-join form, on most threads, with 95 % intervals; grey: ± "
-        f"{EQUIVALENCE_BAND:.0%}.",
+        f"Time over that of {whole}, on most threads, with 95 % intervals; grey: ± {EQUIVALENCE_BAND:.0%}.",
         "Again (A/A): a model against itself." if any(row["model"].again for row in rows) else "",
         f"{len(rows) - MOST_ROWS} more in the table." if len(rows) > MOST_ROWS else "",
     ]
     table = pd.DataFrame(rows[:MOST_ROWS])
-    return _below_each_other(sweep, table.assign(group=table["plan"]), "time / better fork-join", WIDEST, caption)
+    return _below_each_other(sweep, table.assign(group=table["plan"]), f"time / {other}", WIDEST, caption)
 
 
 @figure(-0.5, "sweep")

@@ -47,15 +47,20 @@ def speedup(sweep: Sweep, plan_id: str) -> Chart:
     limits = limits[limits["plan_id"] == plan_id] if len(limits) else limits
     bounds, looks = bound_lines(limits, {*table["model"]})
     counts = sorted({1, *table["threads"].dropna().astype(int)})
-    ratio = f"time / {'gpu_forkjoin' if gpu.all() and len(gpu) else 'better fork-join'}"
+    reference = sweep.reference_call
+    other = model_label(reference) if reference else "gpu_forkjoin" if gpu.all() and len(gpu) else "better fork-join"
+    ratio = f"time / {other}"
     panels = [
         _speedups(counts, bounds, value_rows(table, "speedup")),
         _efficiencies(counts, bounds, value_rows(table[table["threads"].notna()], "efficiency")),
         Panel(ratio_rows(table), ratio, "below 1: faster", "ratio"),
     ]
+    serial, against = "the fastest serial run", "the better fork-join form"
+    if reference:
+        serial, against = "the reference on one thread", other
     caption = [
-        "Speedup over the fastest serial run, on several numbers of threads also over threads, and time over that of "
-        f"the better fork-join form. Bars and bands: 95 % intervals; grey: ± {EQUIVALENCE_BAND:.0%}. Arrows: below.",
+        f"Speedup over {serial}, on several numbers of threads also over threads, and time over that of {against}. "
+        f"Bars and bands: 95 % intervals; grey: ± {EQUIVALENCE_BAND:.0%}. Arrows: below.",
         "Lines across: models of a GPU, ratios over gpu_forkjoin."
         if any(model.is_gpu for model in sweep.samples["model"])
         else "",
@@ -106,7 +111,9 @@ def _efficiencies(counts: Sequence[int], bounds: pd.DataFrame, *rows: pd.DataFra
 def ratio_rows(table: pd.DataFrame, x: str = "threads") -> pd.DataFrame:
     """Return the ratio of each task model and each model of a GPU to its device's better fork-join form; what it is
     compared with must be usable too."""
-    part = table[table["model"].map(lambda m: m.takes_tasks or m.is_gpu).astype(bool) & table["ratio"].notna()]
+    part = table[
+        table["model"].map(lambda m: m.takes_tasks or m.is_gpu or m.model.is_call).astype(bool) & table["ratio"].notna()
+    ]
     return value_rows(part.assign(usable=part["usable"] & (part["verdict"] != NOT_USABLE)), "ratio", x)
 
 

@@ -12,9 +12,10 @@ from forktask.experiments.analysis.estimates import LEAST_ROUNDS, MIN_GENERATION
 from forktask.experiments.scaling.bench import EFFORTS, Side
 from forktask.experiments.scaling.clock import FAIL, INCONCLUSIVE, PASS, SampleError, run_clock_test
 from forktask.experiments.scaling.summary import describe_claim
+from forktask.experiments.subjects.models import parse_model
 
 PLAN = {"network": "cifar10_cnn", "batch": 16}
-SIDES = (Side("taskiter", 2, PLAN), Side("forkjoin", 2, PLAN))
+SIDES = (Side(parse_model("taskiter"), 2, PLAN), Side(parse_model("forkjoin"), 2, PLAN))
 
 
 def run(machine, limit=1.05, budget_s=120.0, sides=SIDES, **options):

@@ -20,7 +20,7 @@ def blocks(language):
 
 
 def test_the_first_test_of_the_page(pytester, monkeypatch):
-    """Check that the page's two files, as they stand, write their baseline and then pass, but for what is not timed."""
+    """Check that the page's files, as they stand, write their baseline and then pass, but for what is not timed."""
     monkeypatch.delenv("GITHUB_STEP_SUMMARY", raising=False)
     for text in blocks("py"):
         (pytester.path / re.match(r"# (\w+\.py)\n", text)[1]).write_text(text)
@@ -31,7 +31,7 @@ def test_the_first_test_of_the_page(pytester, monkeypatch):
     pytester.inline_run(*QUICK, *update[3:])
     assert (pytester.path / "scaling_baseline.json").exists()
     result = pytester.runpytest_inprocess(*QUICK, "-m", "scaling", "--scaling-budget=0")
-    result.assert_outcomes(passed=2)
+    result.assert_outcomes(passed=3)
     coarser = (pytester.path / "test_scaling.py").read_text().replace("grain=16", "grain=48")
     (pytester.path / "test_scaling.py").write_text(coarser)
     result = pytester.runpytest_inprocess(*QUICK, "-m", "scaling", "-k", "means")

@@ -245,7 +245,7 @@ def test_reports(pytester, machine, monkeypatch):
         (("at_most=1.05", "at_most=True"), "at_most must be a positive number"),
         (("at_most=1.05", "at_most=1.05, threads=True"), "threads must be a whole number from 1 on"),
         (('ratio("taskiter/forkjoin", at_most=1.05)', "efficiency(3, at_least=0.5)"), "a claim names a model"),
-        (("threads=[2]", "thread=[2]"), "the marker takes models=, threads= and rtol="),
+        (("threads=[2]", "thread=[2]"), "the marker takes models=, threads=, rtol= and compare_results="),
     ],
 )
 def test_bad_use(pytester, machine, change, said):
