@@ -276,8 +276,8 @@ def _rows(ours: Mapping[str, Step], theirs: Mapping[str, Step], limits: Limits) 
 
 
 def _norm(array: np.ndarray, other: np.ndarray | None = None) -> float:
-    """Return the norm of an array, or of its difference from another one, in float64, by pieces that fit in a cache; NaN
-    counts as infinite."""
+    """Return the norm of an array, or of its difference from another one, in float64, by pieces that fit in a cache;
+    NaN counts as infinite."""
     elements, subtracted = np.ravel(array), None if other is None else np.ravel(other)
     total = 0.0
     for start in range(0, elements.size, PIECE):
