@@ -18,10 +18,10 @@ from ...cython_src.reading import Amount, Count, Digits, Name, Number, Positive,
 from ...cython_src.records import fields
 from ..bounds.bounds import GraphBounds
 from ..machine.numa import POLICIES
-from ..machine.topology import BINDS
 from ..subjects.models import ModelSpec, model_in_file
-from .nodes import NODES, NOWHERE, Node
+from .nodes import NOWHERE, Node
 from .parts import Part, Row, says
+from .run_keys import AskedFor, Place
 from .training_rows import EpochRow, EvaluatedRow, StudyRow, TrainedRow
 
 Times = dict[str, Amount]
@@ -44,63 +44,6 @@ PAGES = "policy, bytes on each NUMA node, and why the kernel refused it, if it d
 OF_NODE = "where: `host`, `scheduler` (the scheduler's name of the node, or empty) and `boot_id`"
 
 
-# Keys of a sweep's configuration that tables and figures read; the sweep itself reads all of it by its own records.
-_AskedFor = msgspec.defstruct(
-    "_AskedFor",
-    [
-        *((field.name, list[field.kind], []) for field in fields(PlanOptions)),
-        ("title", Text, ""),
-        ("data", Text, ""),
-        ("network", list[Name], []),
-        ("models", list[Name], []),
-        ("threads", list[Number], []),
-        ("interference", list[Count], []),
-        ("inject", list[Name], []),
-        ("repeats", Number, 1),
-        ("budget_s", Amount, 0.0),
-        ("simulate", Annotated[int, Meta(ge=0, le=1024)], 0),
-        ("places", Name, "cores"),
-        ("bind", Literal[BINDS], "close"),
-        ("memory_policy", Literal[POLICIES], POLICIES[0]),
-        ("nodes", Literal[NODES], "one"),
-    ],
-)
-
-
-class _Processor(msgspec.Struct, frozen=True):
-    model: Text | None = None
-
-
-class _Cpu(msgspec.Struct, frozen=True):
-    cpu: Count
-    core: Count
-    socket: Count = 0
-    node: Count = 0
-    kind: Count = 0
-    llc: Count | None = None
-
-
-class _Topology(msgspec.Struct, frozen=True):
-    cpus: list[_Cpu] = []
-
-
-class _CoreKind(msgspec.Struct):
-    text: Text
-    cpus: list[Count]
-
-
-class _Place(msgspec.Struct):
-    """Keys of an environment that are read."""
-
-    cpu: _Processor = _Processor()
-    topology: _Topology = _Topology()
-    affinity: list[Count] = []
-    core_kinds: list[_CoreKind] = []
-    gpus: list[Any] = []
-    forktask: Text = ""
-    node: Node = NOWHERE
-
-
 class RunRow(Row, frozen=True, kw_only=True, tag="run"):
     """First row, and one more where a run was continued and more was measured."""
 
@@ -114,7 +57,7 @@ class RunRow(Row, frozen=True, kw_only=True, tag="run"):
     environment_id: Annotated[Name, says("short hash of its stable part")]
 
     def __post_init__(self) -> None:
-        for name, kind in (("config", _AskedFor if self.holds == "samples" else dict), ("environment", _Place)):
+        for name, kind in (("config", AskedFor if self.holds == "samples" else dict), ("environment", Place)):
             try:
                 checked(getattr(self, name), kind)
             except ValueError as error:
@@ -123,7 +66,7 @@ class RunRow(Row, frozen=True, kw_only=True, tag="run"):
     @property
     def node(self) -> Node:
         """Where it was begun."""
-        return checked(self.environment, _Place).node
+        return checked(self.environment, Place).node
 
     def check_holds(self, wanted: str, folder: object) -> None:
         """Raise `UsageError` unless the folder holds what is wanted."""

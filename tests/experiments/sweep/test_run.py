@@ -15,6 +15,8 @@ from types import SimpleNamespace
 
 import msgspec
 import pytest
+from experiments.made_up_machine import ANSWERED, OF_PROFILE
+from experiments.made_up_machine import plan_row as fake_plan_row
 from experiments.synthetic_results import CONDITIONS, OF_SAMPLE, OF_TURNS, OTHERS, typed
 from msgspec import structs
 
@@ -97,25 +99,9 @@ if job.get("profile"):
 print(json.dumps({"row": profile if job["kind"] == "profile" or job.get("profile") else sample}))
 """
 ENVIRONMENT = {"environment": {"cpu": {"model": "A"}, "node": this_node()}, "environment_id": "a"}
-OF_PROFILE = {name: value for name, value in OTHERS["profile"].items() if name not in CONDITIONS} | {
-    "block_time_s": {},
-    "loop_time_s": {},
-    "bounds": {"work_s": 1.0, "span_s": 1.0, "cycle_mean_s": 1.0},
-    "floors": dict.fromkeys(("area", "forkjoin", "forkjoin_static", "taskgraph", "taskiter"), 1.0),
-    "pass_time_s": 1.0,
-}
-ANSWERED = {name: value for name, value in OF_SAMPLE.items() if name not in {*OF_TURNS, "group"}}
 OF_GPU_PROFILE = {name: value for name, value in OTHERS["gpu_profile"].items() if name not in CONDITIONS}
 GRID = Grid(models=("serial", "forkjoin", "joblib"), threads=(1, 2))
 NUM_POINTS = 5  # serial runs on one thread only
-
-
-def fake_plan_row(plan_id, options):
-    loop = {"name": "loop", "layer": None, "phase": "forward", "kernel": "none", "num_blocks": 10}
-    loop |= dict.fromkeys(("flops", "bytes", "least_bytes"), 1e6)
-    sizes = {"flops": 1e6, "bytes": 1e6, "num_tasks": 10, "num_edges": 20}
-    (row,) = typed([{"kind": "plan", "plan_id": plan_id, "options": dict(options), "loops": [loop], **sizes}])
-    return row
 
 
 @pytest.fixture
