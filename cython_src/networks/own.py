@@ -96,7 +96,7 @@ def make_own(name: str) -> Any:
     is_file = place.endswith(".py")
     if not function.isidentifier() or not (is_file or all(part.isidentifier() for part in place.split("."))):
         raise UsageError(
-            f"a network of your own is named as module:function or file.py:function, got {name!r}; write it so"
+            f"a network or model of your own is named as module:function or file.py:function, got {name!r}; write it so"
         )
     try:
         module = _run_file(Path(place)) if is_file else _import(place)
@@ -110,7 +110,7 @@ def make_own(name: str) -> Any:
         raise
     except (Exception, SystemExit) as error:  # a program may end itself where it is imported
         raise UsageError(
-            f"network {name!r} must be made without an error, got {type(error).__name__}: {error}"
+            f"{name!r} must be made without an error, got {type(error).__name__}: {error}"
             f"{_line_of(error)}; mend that place"
         ) from error
     if result is None:
@@ -140,7 +140,7 @@ def _run_file(path: Path) -> ModuleType:
     if not path.is_file():
         above = f" here or above {str(_above[0])!r}" if _above else ""
         remedy = "give the command in the folder from which it was named" if _above else "name it as file.py:function"
-        raise UsageError(f"a network's file must be there, found no file {str(named)!r}{above}; {remedy}")
+        raise UsageError(f"the file of a network or model must be there, found no file {str(named)!r}{above}; {remedy}")
     spec = spec_from_file_location(f"forktask_network_{path.stem}", path)
     if spec is None or spec.loader is None:
         raise UsageError(f"a network's file must be a Python program, got {str(path)!r}")

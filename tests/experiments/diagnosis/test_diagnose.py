@@ -159,7 +159,7 @@ def test_a_folder_whose_program_is_gone_is_diagnosed_without_simulation(tmp_path
     samples.write_text(samples.read_text().replace("starpu_cnn", "gone.py:network"))
     assert main(["diagnose", str(folder)]) == 0
     text = " ".join(capsys.readouterr().out.split())
-    assert "not diagnosed: a network's file must be there" in text
+    assert "not diagnosed: the file of a network or model must be there" in text
     assert "1. Threads wait behind barriers for" in text and "simulation on" not in text
 
 
