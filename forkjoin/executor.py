@@ -46,13 +46,13 @@ class ForkGuard:
         self._process = os.getpid()
 
 
-_OPENMP = ForkGuard("OpenMP")
+OPENMP = ForkGuard("OpenMP")
 _TEAM_LIMITS = ("OMP_THREAD_LIMIT", "OMP_MAX_ACTIVE_LEVELS")
 
 
 def enter_openmp() -> None:
     """Raise `MachineError` where OpenMP cannot run as asked: after a fork, or with teams of any size."""
-    _OPENMP.enter()
+    OPENMP.enter()
     if dynamic_teams():
         raise MachineError(
             "OMP_DYNAMIC must be off, or OpenMP may run fewer threads than were asked for; unset OMP_DYNAMIC"

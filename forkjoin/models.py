@@ -10,7 +10,7 @@ from ..cython_src.errors import UsageError
 from ..cython_src.gpu.options import GpuOptions
 from ..cython_src.records import Record, about
 
-_TASKWAIT = about("where the creating thread waits for all tasks", choices=("none", "loop", "phase", "iteration"))
+TASKWAIT = about("where the creating thread waits for all tasks", choices=("none", "loop", "phase", "iteration"))
 _RUNTIME = about("the OpenMP library; `libomp` is preloaded", choices=("libgomp", "libomp"))
 
 
@@ -62,7 +62,7 @@ class ForkJoinOptions(Record):
 class OpenMPTasksOptions(Record):
     """Options of `openmp_tasks`."""
 
-    taskwait: Annotated[str, _TASKWAIT] = "none"
+    taskwait: Annotated[str, TASKWAIT] = "none"
     runtime: Annotated[str, _RUNTIME] = "libgomp"
 
 
@@ -90,7 +90,7 @@ class StarPUOptions(Record):
             choices=("lws", "eager", "ws", "prio", "dmda", "dmdas"),
         ),
     ] = "lws"
-    taskwait: Annotated[str, _TASKWAIT] = "none"
+    taskwait: Annotated[str, TASKWAIT] = "none"
 
 
 class OmpSs2Options(Record):
@@ -104,7 +104,7 @@ class OmpSs2Options(Record):
             choices=("taskiter", "tasks"),
         ),
     ] = "taskiter"
-    taskwait: Annotated[str, _TASKWAIT] = "none"
+    taskwait: Annotated[str, TASKWAIT] = "none"
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -12,6 +12,7 @@
 #include <pthread.h>
 #include <semaphore.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
@@ -167,7 +168,7 @@ static void run_session(void *session)
 {
     Session *s = session;
     s->finished = 0;
-    if (s->run->records)
+    if (strcmp(forktask_option(s->run, "construct"), "taskiter") == 0)
         run_iters(s);
     else
         create_tasks(s);
@@ -181,7 +182,6 @@ static void session_done(void *session)
 static int run_all(void *session)
 {
     Session *s = session;
-    s->run->stop = 0;
     nanos6_spawn_function(run_session, s, session_done, s, "run");
     for (;;) {
         struct timespec until;
@@ -284,4 +284,4 @@ static void close_session(void *session)
     free(session);
 }
 
-OUTSIDE_MODULE(ompss2_tasks, prepare, run_all, close_session)
+FORKTASK_RUNTIME = {FORKTASK_OUTSIDE_VERSION, FORKTASK_TASKS, prepare, run_all, close_session};

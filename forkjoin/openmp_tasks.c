@@ -6,6 +6,8 @@
  */
 #include "outside.h"
 
+#include <stdlib.h>
+
 #include "openmp_team.h"
 
 typedef struct Session {
@@ -76,7 +78,6 @@ static int run_all(void *session)
     OutsideRun *run = s->run;
     int failed = 0;
     run->team_size = 0;
-    run->stop = 0;
 #pragma omp parallel num_threads(run->num_threads)
     {
         const int thread = forktask_enter_team(run->threads, run->cpus, run->num_threads, &run->team_size, &failed);
@@ -86,7 +87,7 @@ static int run_all(void *session)
 #pragma omp barrier
         forktask_leave_thread(&run->threads[thread]);
     }
-    return forktask_pinning_error(run);
+    return 0;
 }
 
-OUTSIDE_MODULE(openmp_tasks, prepare, run_all, free)
+FORKTASK_RUNTIME = {FORKTASK_OUTSIDE_VERSION, FORKTASK_TASKS, prepare, run_all, free, .caller_executes = 1};

@@ -1,4 +1,5 @@
-"""The plan in other libraries: OpenMP tasks, oneTBB, Taskflow, StarPU and OmpSs-2, as outside references.
+"""The plan in other libraries, by the interface of outside.h: OpenMP tasks, oneTBB, Taskflow, StarPU and OmpSs-2, as
+outside references, and libraries of the user's own.
 
 OpenMP's compiled code runs on any runtime with GCC's interface. LLVM's libomp has it: start the process with LD_PRELOAD
 naming libomp.so (Debian: libomp5, libomp-dev), and ask for `runtime="libomp"`, which refuses to run on anything else.
@@ -9,6 +10,7 @@ from __future__ import annotations
 import errno as errors_of_system
 import os
 import shutil
+from pathlib import Path
 from typing import Any, ClassVar
 
 from ..cython_src.affinity import usable_cpus
@@ -16,9 +18,9 @@ from ..cython_src.binding.executor_contract import Conduct
 from ..cython_src.errors import MachineError, UsageError
 from ..cython_src.plan.barriers import barrier_after
 from ..cython_src.plan.dependences import record_graph
-from .executor import ForkGuard, LoopExecutor, check_runtime, check_team, enter_openmp, openmp_conduct
+from .executor import OPENMP, ForkGuard, LoopExecutor, check_runtime, check_team, enter_openmp, openmp_conduct
 from .models import OMPSS2, OPENMP_TASKS, STARPU, TASKFLOW, TBB
-from .outside_runs import OutsideRuns
+from .outside_runs import NOT_STARTED, OutsideRuns, describe_library
 
 LOOKS_FOR_SIGNALS_NS = 20_000_000  # a caller that waits
 # OmpSs-2 keeps its tasks in a file of /dev/shm, up to this size in what was tried.
@@ -37,15 +39,31 @@ class OutsideExecutor(LoopExecutor):
 
     def _make(self, bound) -> None:
         super()._prepare(bound)
-        self._runs = OutsideRuns(bound, self._workers, self.cpus, self.about.library_address(), **self._given(bound))
+        address = self.about.library_address()
+        self._library = describe_library(address)
+        takes = self._library["takes"]
+        waits = barrier_after(bound.plan, self.options.taskwait) if takes == "tasks" else None
+        graph = record_graph(bound.plan.accesses, closed=takes == "closed graph") if "graph" in takes else None
+        options = {name: str(value) for name, value in self.options.as_dict().items()}
+        self._runs = OutsideRuns(
+            bound, self._workers, self.cpus, address, wait_after=waits, graph=graph, options=options
+        )
+        if self._runs.team_size != NOT_STARTED:
+            self._check_team(self._runs.team_size)
 
-    def _given(self, bound) -> dict[str, Any]:
-        """Return what the library takes besides the plan: by default, tasks that are created anew."""
-        return {"wait_after": barrier_after(bound.plan, self.options.taskwait)}
+    def _check_team(self, team_size: int) -> None:
+        """Raise `MachineError` if another number of threads than requested has started."""
+        if team_size != self.num_threads:
+            raise MachineError(
+                f"{self.guard.library} must run {self.num_threads} threads but did not start so many within seconds; "
+                f"use fewer"
+            )
 
     def _run_loops(self, bound, first_replay, num_replays, poll_signals):
         self.guard.enter()
-        return self._runs.run(first_replay, num_replays, poll_signals)
+        result = self._runs.run(first_replay, num_replays, poll_signals)
+        self._check_team(self._runs.team_size)
+        return result
 
     def _forget(self) -> None:
         if self._runs is not None:
@@ -60,6 +78,36 @@ class OutsideExecutor(LoopExecutor):
         return Conduct(**{"caller_executes": False, "threads_start": "prepare", "pinned": pinned} | conduct)
 
 
+class LibraryExecutor(OutsideExecutor):
+    """Runtime of a library of the user's own, loaded from its file."""
+
+    def __init__(self, num_threads: int, **settings: Any):
+        super().__init__(num_threads, **settings)
+        self.guard = _guards.setdefault(self.model, ForkGuard(self.model))  # type: ignore[misc]
+
+    def _make(self, bound) -> None:
+        try:
+            super()._make(bound)
+        except OSError as error:
+            raise RuntimeError(
+                f"prepare() of {self.model} must return a session, got NULL ({error.strerror})"
+            ) from None
+
+    def _check_team(self, team_size: int) -> None:
+        if team_size != self.num_threads:
+            number = "did not set team_size" if team_size == NOT_STARTED else f"started {team_size}"
+            raise MachineError(f"{self.model} must run {self.num_threads} threads but {number}; look at its prepare()")
+
+    def conduct(self) -> Conduct:
+        """Return what this executor does besides running blocks, as far as its library says so."""
+        return self._conduct(
+            caller_executes=self._library["caller_executes"], idle_runtime=Path(self.about.library).stem
+        )
+
+
+_guards: dict[str, ForkGuard] = {}
+
+
 class OpenMPTasksExecutor(OutsideExecutor):
     """`#pragma omp task depend(...)` for each block, over the plan's cells, created anew in each iteration.
 
@@ -72,6 +120,8 @@ class OpenMPTasksExecutor(OutsideExecutor):
 
     about = OPENMP_TASKS
 
+    guard = OPENMP
+
     def _prepare(self, bound) -> None:
         check_runtime(self.options.runtime)
         self._make(bound)
@@ -82,36 +132,18 @@ class OpenMPTasksExecutor(OutsideExecutor):
 
     def _run_loops(self, bound, first_replay, num_replays, poll_signals):
         enter_openmp()
-        result = self._runs.run(first_replay, num_replays, poll_signals)
-        check_team(self._runs.team_size, self.num_threads)
-        return result
+        return super()._run_loops(bound, first_replay, num_replays, poll_signals)
+
+    def _check_team(self, team_size: int) -> None:
+        check_team(team_size, self.num_threads)
 
 
-class FlowExecutor(OutsideExecutor):
-    """A node of the library for each task and join, made once; each iteration starts the roots and waits for the graph.
+class TBBExecutor(OutsideExecutor):
+    """A continue_node for each task and join, made once; each iteration starts the roots and waits for the graph.
 
     Notes
     -----
     `prepare` raises MachineError where the library does not start as many threads as asked for.
-    """
-
-    def _make(self, bound) -> None:
-        super()._make(bound)
-        if self._runs.team_size != self.num_threads:
-            raise MachineError(
-                f"{self.guard.library} must run {self.num_threads} threads but did not start so many within seconds; "
-                f"use fewer"
-            )
-
-    def _given(self, bound) -> dict[str, Any]:
-        return {"graph": record_graph(bound.plan.accesses, closed=False)}
-
-
-class TBBExecutor(FlowExecutor):
-    """A continue_node for each task; see `FlowExecutor`.
-
-    Notes
-    -----
     The calling thread is one of `num_threads`; it looks for signals when it runs a task and between iterations.
     """
 
@@ -128,18 +160,14 @@ class TBBExecutor(FlowExecutor):
                 "construct=phase needs oneTBB 2023, and forktask was built with an older one; leave it out"
             ) from None
 
-    def _given(self, bound) -> dict[str, Any]:
-        # During a phase oneTBB lets a second thread into an arena of one.
-        return {**super()._given(bound), "phase": self.options.construct == "phase" and self.num_threads > 1}
-
     def conduct(self) -> Conduct:
         """Return what this executor does besides running blocks."""
         # oneTBB's threads are pinned when they enter the arena, the caller for each run.
         return self._conduct(caller_executes=True, pinned=self._pinned(), idle_runtime="onetbb")
 
 
-class TaskflowExecutor(FlowExecutor):
-    """A static task of a Taskflow for each task; see `FlowExecutor`.
+class TaskflowExecutor(OutsideExecutor):
+    """A static task of a Taskflow for each task; see `TBBExecutor`.
 
     Notes
     -----
@@ -198,9 +226,6 @@ class StarPUExecutor(OutsideExecutor):
 
     def _settings(self):
         return self.num_threads, self.cpus, self.options.scheduler
-
-    def _given(self, bound) -> dict[str, Any]:
-        return {**super()._given(bound), "scheduler": self.options.scheduler}
 
     def conduct(self) -> Conduct:
         """Return what this executor does besides running blocks."""
@@ -263,15 +288,14 @@ class OmpSs2Executor(OutsideExecutor):
                 "topology.binding=inherit,shared_memory.isolation_level=process,turbo.enabled=true"
             )
         super()._make(bound)
-        OmpSs2Executor._started = cpus
-        if self._runs.team_size != self.num_threads:
-            raise MachineError(
-                f"OmpSs-2 must run {self.num_threads} threads but started {self._runs.team_size}; look at variables of "
-                f"the environment that begin with NOSV_, and for a file nosv.toml in this folder"
-            )
 
-    def _given(self, bound) -> dict[str, Any]:
-        return {**super()._given(bound), "records": self.options.construct == "taskiter"}
+    def _check_team(self, team_size: int) -> None:
+        OmpSs2Executor._started = list(self.cpus[: self.num_threads])
+        if team_size != self.num_threads:
+            raise MachineError(
+                f"OmpSs-2 must run {self.num_threads} threads but started {team_size}; look at variables of the "
+                f"environment that begin with NOSV_, and for a file nosv.toml in this folder"
+            )
 
     def conduct(self) -> Conduct:
         """Return what this executor does besides running blocks."""

@@ -40,13 +40,43 @@ def depend_lists(table):
     return lists
 
 
+NOT_STARTED = -1
+TAKES = ("loops", "tasks", "graph", "closed graph")  # by number
+
+
+cdef text_of(const char *text):
+    return None if text == NULL else text.decode()
+
+
+def describe_library(uintptr_t address):
+    """What a library says of itself: dict of takes (of `TAKES`), caller_executes, release ("": none) and options, a
+    list of (name, default, choices or None, text). Raises `ValueError`: it is of another interface."""
+    cdef const OutsideLibrary *library = <const OutsideLibrary *> address
+    cdef const OutsideOption *option
+    if library.version != FORKTASK_OUTSIDE_VERSION:
+        raise ValueError(f"interface {FORKTASK_OUTSIDE_VERSION}, got {library.version}")
+    if not 0 <= library.takes < len(TAKES):
+        raise ValueError(f"a way of taking plans below {len(TAKES)}, got {library.takes}")
+    if library.prepare == NULL or library.run == NULL or library.close == NULL:
+        raise ValueError("functions prepare, run and close, got NULL for one")
+    options = []
+    option = library.options
+    while option != NULL and option.name != NULL:
+        options.append((
+            option.name.decode(), option.value.decode(),
+            text_of(option.choices), text_of(option.text) or "an option of the library"))
+        option += 1
+    return {
+        "takes": TAKES[library.takes], "caller_executes": bool(library.caller_executes),
+        "release": text_of(library.release) or "", "options": options}
+
+
 cdef class OutsideRuns:
     """What a library needs for a bound plan, and runs of it.
 
-    `library`: address of its `OutsideLibrary`; `wait_after`, of libraries that create tasks anew: for each loop, wait
-    for all tasks after it; `scheduler`: StarPU's name of a scheduling policy; `records`: OmpSs-2 repeats the tasks of
-    one iteration; `graph`, of libraries that run one: not closed; `phase`: oneTBB's threads stay in a run. Raises
-    `OSError`: the library could not make ready; `MemoryError` if memory was short.
+    `library`: address of its `OutsideLibrary`; `wait_after`, of one that takes tasks: for each loop, wait for all tasks
+    after it; `graph`, of one that takes a graph; `options`: texts by name. Raises `OSError`: the library could not make
+    ready; `MemoryError` if memory was short.
     """
 
     cdef OutsideRun record
@@ -57,12 +87,12 @@ cdef class OutsideRuns:
     def __cinit__(self):
         self.session = NULL
 
-    def __init__(self, BoundPlan bound, Workers workers, cpus, uintptr_t library, *, wait_after=(), scheduler="",
-                 bint records=False, graph=None, bint phase=False):
+    def __init__(self, BoundPlan bound, Workers workers, cpus, uintptr_t library, *, wait_after=None, graph=None,
+                 options=None):
         cdef int i, error = 0
         table = bound.plan.accesses
-        name = scheduler.encode()
-        self.keep = [bound, workers, name]
+        texts = [text.encode() for pair in (options or {}).items() for text in pair]
+        self.keep = [bound, workers, texts]
         self.library = <const OutsideLibrary *> library
         self.record.loops = bound.loops
         self.record.task_loop = bound.task_loop
@@ -71,23 +101,27 @@ cdef class OutsideRuns:
         self.record.num_tasks = table.num_tasks
         self.record.num_cells = table.num_cells
         self.record.workers = workers.states
+        self.record.team_size = NOT_STARTED
         threads = np.zeros(workers.num_workers * sizeof(ThreadState), np.uint8)
         self.record.threads = <ThreadState *> kept(self.keep, threads, np.uint8)
+        addresses = np.zeros(len(texts) + 1, np.uintp)
+        for i in range(len(texts)):
+            addresses[i] = <uintptr_t> <const char *> texts[i]
+        self.record.options = <const char **> kept(self.keep, addresses, np.uintp)
         if cpus is not None:
             self.record.cpus = <const int *> kept(self.keep, cpus, np.intc)
-        if graph is None:
+        if wait_after is not None:
             self.record.wait_after = <const uint8_t *> kept(self.keep, wait_after, np.uint8)
-            self.record.scheduler = name
-            self.record.records = records
             for i, (offsets, cells) in enumerate(depend_lists(table)):
                 self.record.lists[i].offsets = <const int32_t *> kept(self.keep, offsets, np.int32)
                 self.record.lists[i].cells = <const int32_t *> kept(self.keep, cells, np.int32)
-        else:
-            self.record.phase = phase
+        if graph is not None:
             self.record.num_nodes = graph.num_nodes
             self.record.successor_offsets = <const int32_t *> kept(self.keep, graph.successor_offsets, np.int32)
+            self.record.successor_split = <const int32_t *> kept(self.keep, graph.successor_split, np.int32)
             self.record.successors = <const int32_t *> kept(self.keep, graph.successors, np.int32)
             self.record.num_predecessors = <const int32_t *> kept(self.keep, graph.num_intra, np.int32)
+            self.record.num_former_predecessors = <const int32_t *> kept(self.keep, graph.num_cross, np.int32)
         with nogil:
             self.session = self.library.prepare(&self.record, &error)
         if self.session == NULL:
@@ -95,19 +129,21 @@ cdef class OutsideRuns:
 
     @property
     def team_size(self):
-        """Threads that came when the library was made ready, or to the last run."""
+        """Threads that started when the library was made ready, or for the last run; -1: not yet."""
         return self.record.team_size
 
     def run(self, int64_t first_replay, int64_t num_replays, bint poll_signals):
-        """Returns (errno of the library's run, errors raised by signal handlers)."""
+        """Returns (errno of the library's run or of a thread that could not be pinned, errors raised by signal
+        handlers)."""
         cdef list errors = []
         cdef int errno
         self.record.first_replay = first_replay
         self.record.num_replays = num_replays
+        self.record.stop = 0
         forktask_start_poll(&self.record.poll, check_signals, <void *> errors, poll_signals)
         with nogil:
             errno = self.library.run(self.session)
-        return errno, errors
+        return errno or forktask_pinning_error(&self.record), errors
 
     def close(self):
         if self.session != NULL:

@@ -3,6 +3,7 @@
 
 #include <pthread.h>
 #include <starpu.h>
+#include <stdlib.h>
 
 /* Tasks of so many iterations may wait for their turn: creation runs ahead without end otherwise. */
 #define ITERATIONS_AHEAD 2
@@ -80,7 +81,7 @@ static int start_library(OutsideRun *run)
     starpu_conf_init(&conf);
     conf.ncpus = run->num_threads;
     conf.ncuda = conf.nopencl = 0;
-    conf.sched_policy_name = run->scheduler;
+    conf.sched_policy_name = forktask_option(run, "scheduler");
     conf.catch_signals = 0;
     int error = -starpu_init(&conf);
     if (error)
@@ -225,7 +226,6 @@ static int run_all(void *session)
 {
     Session *s = session;
     int error;
-    s->run->stop = 0;
     begin_run();
     error = submit_all(s);
     starpu_task_wait_for_all();
@@ -244,4 +244,4 @@ static void close_session(void *session)
     free_session(s);
 }
 
-OUTSIDE_MODULE(starpu_tasks, prepare, run_all, close_session)
+FORKTASK_RUNTIME = {FORKTASK_OUTSIDE_VERSION, FORKTASK_TASKS, prepare, run_all, close_session};

@@ -54,8 +54,7 @@ struct Graph {
 
     void execute(int32_t task)
     {
-        const LoopRecord *loop = &run->loops[run->task_loop[task]];
-        forktask_run_outside(run, loop, task - loop->first_task, replay, executor.this_worker_id(), 0);
+        forktask_run_task(run, task, replay, executor.this_worker_id(), 0);
     }
 
     /* Begin an iteration, unless none is left: Taskflow asks before each. */
@@ -85,17 +84,13 @@ int run(void *graph)
 {
     Graph *g = static_cast<Graph *>(graph);
     OutsideRun *r = g->run;
-    r->stop = 0;
     const int error = forktask_pinning_error(r);
     if (error)
         return error;
     g->replay = r->first_replay - 1;
     auto done = g->executor.run_until(g->flow, [g] { return g->ends(); });
-    while (done.wait_for(LOOK_FOR_SIGNALS) != std::future_status::ready) {
-        r->poll.countdown = 1; /* it is time to look */
-        if (forktask_must_stop(&r->poll))
-            forktask_stop(r);
-    }
+    while (done.wait_for(LOOK_FOR_SIGNALS) != std::future_status::ready)
+        forktask_poll_waiting(r);
     return 0;
 }
 
@@ -106,4 +101,4 @@ void close(void *graph)
 
 } /* namespace */
 
-OUTSIDE_MODULE(taskflow_flow, prepare, run, close)
+FORKTASK_RUNTIME = {FORKTASK_OUTSIDE_VERSION, FORKTASK_GRAPH, prepare, run, close};

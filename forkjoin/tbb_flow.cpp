@@ -2,6 +2,7 @@
 
 #include <atomic>
 #include <chrono>
+#include <cstring>
 #include <deque>
 #include <memory>
 #include <new>
@@ -63,6 +64,12 @@ class Observer : public tbb::task_scheduler_observer
   private:
     OutsideRun *run_;
 };
+
+/* Whether threads stay in a run: during a phase oneTBB lets a second thread into an arena of one. */
+bool in_phase(const OutsideRun *run)
+{
+    return std::strcmp(forktask_option(run, "construct"), "phase") == 0 && run->num_threads > 1;
+}
 
 /* A node on cache lines of its own: neighbours run on other threads. */
 struct alignas(128) OwnLines : Node {
@@ -131,8 +138,7 @@ struct Graph {
     void execute(int32_t task)
     {
         const int slot = tbb::this_task_arena::current_thread_index();
-        const LoopRecord *loop = &run->loops[run->task_loop[task]];
-        forktask_run_outside(run, loop, task - loop->first_task, replay, slot, slot == caller_slot);
+        forktask_run_task(run, task, replay, slot, slot == caller_slot);
     }
 
     void run_all()
@@ -175,7 +181,7 @@ struct Graph {
 void *prepare(OutsideRun *run, int *error)
 {
 #ifndef TBB_HAS_PARALLEL_PHASE
-    if (run->phase) {
+    if (in_phase(run)) {
         *error = ENOTSUP;
         return nullptr;
     }
@@ -194,16 +200,15 @@ void *prepare(OutsideRun *run, int *error)
 int run(void *graph)
 {
     Graph *g = static_cast<Graph *>(graph);
-    g->run->stop = 0;
     /* of a thread that has stayed in the arena since */
     g->observer.error.store(forktask_pinning_error(g->run), std::memory_order_relaxed);
 #ifdef TBB_HAS_PARALLEL_PHASE
-    if (g->run->phase)
+    if (in_phase(g->run))
         g->arena.start_parallel_phase();
 #endif
     g->arena.execute([g] { g->run_all(); });
 #ifdef TBB_HAS_PARALLEL_PHASE
-    if (g->run->phase)
+    if (in_phase(g->run))
         g->arena.end_parallel_phase();
 #endif
     return g->observer.error.load(std::memory_order_relaxed);
@@ -223,4 +228,4 @@ void close(void *graph)
 
 } /* namespace */
 
-OUTSIDE_MODULE(tbb_flow, prepare, run, close)
+FORKTASK_RUNTIME = {FORKTASK_OUTSIDE_VERSION, FORKTASK_GRAPH, prepare, run, close, 1};

@@ -29,7 +29,7 @@ from forktask.experiments.commands.main import COMMANDS, FAULT_EXIT, UNSOUND_EXI
 from forktask.experiments.results.grids import shipped
 from forktask.experiments.studies.running import results_of
 from forktask.experiments.studies.tables import epoch_table, run_table
-from forktask.experiments.subjects.models import parse_models
+from forktask.experiments.subjects.models import parse_models, read_model
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("*/README.md"), *(ROOT / "docs").rglob("*.md")])
@@ -122,7 +122,7 @@ def test_commands_parse(page, monkeypatch):
     for command in commands_of(page.read_text()):
         words = [PLACEHOLDERS.get(word, word) for word in shlex.split(command, comments=True)[1:]]
         if len(words) < 2:  # a name in running text
-            assert not words or words[0] in (*COMMANDS, "--help", "--version"), command
+            assert not words or words[0].replace("-", "_") in (*COMMANDS, "--help", "--version"), command
             continue
         errors = io.StringIO()
         try:
@@ -132,7 +132,10 @@ def test_commands_parse(page, monkeypatch):
             assert not stop.code, f"{name_of(page)}: {command}\n{errors.getvalue()}"
         else:
             models = getattr(arguments, "models", None) or getattr(arguments, "model", None) or "serial"
-            parse_models(models.split(",") if isinstance(models, str) else models)
+            models = models.split(",") if isinstance(models, str) else models
+            own = [model for model in models if model.startswith("lib:")]  # whose files a page's reader builds
+            parse_models(["serial", *(model for model in models if model not in own)])
+            assert [str(read_model(model)) for model in own] == own
 
 
 @pytest.mark.parametrize("page", PAGES, ids=name_of)
@@ -254,7 +257,7 @@ def test_the_page_of_commands_has_each_of_them():
     """Check that each command has an example on the page of commands, and that its exit codes are the program's."""
     page = (ROOT / "docs" / "reference" / "commands.md").read_text()
     words = {line.split()[1] for line in commands_of(page) if line != "forktask COMMAND --help"}
-    assert {word for word in words if not word.startswith("--")} == set(COMMANDS)
+    assert {word.replace("-", "_") for word in words if not word.startswith("--")} == set(COMMANDS)
     codes = set(re.findall(r"^\| (\d+) \|", page, re.MULTILINE))
     assert {str(code) for code in (0, USAGE_EXIT, UNSOUND_EXIT, FAULT_EXIT)} <= codes
 

@@ -64,6 +64,7 @@ ARROWS = {
         "events": {"results", "subjects", "tables"},
         "sampling": {"results", "machine", "bounds", "subjects", "events", "tables"},
         "plan_check": {"results", "sampling", "subjects", "machine", "tables"},
+        "conformance": {"sampling", "subjects", "machine"},
         "analysis": {"results", "machine", "subjects", "events", "bounds", "tables"},
         "simulate": {"results", "analysis", "sampling", "subjects", "bounds", "machine"},
         "diagnosis": {"analysis", "subjects", "events", "simulate", "bounds", "tables"},
@@ -85,6 +86,7 @@ ARROWS = {
         "commands": {
             "analysis",
             "cluster",
+            "conformance",
             "events",
             "machine",
             "metg",

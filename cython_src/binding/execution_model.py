@@ -6,6 +6,7 @@ reference pages, the analysis and the figures read the description.
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cache, cached_property
@@ -34,9 +35,11 @@ class ExecutionModel:
     # `options`, `binding`: options of the executor, and those that binding a plan for it takes
     options: type[Record] = NoOptions
     binding: type[Record] = NoOptions
-    # Module, relative to the package, that is built where another library was found, which the executor calls; "":
-    # none.
+    # Library that the executor calls (outside.h): a module, relative to the package, which is built where another
+    # library was found; or the path of a file. "": none.
     library: str = ""
+    # Of a runtime of the user's own: `file`, `sha256` and `version`; empty: the model is part of this package.
+    origin: Mapping[str, str] = field(default_factory=dict, hash=False)
     says: str = ""  # what it does, for those who do not know its name; "": nothing is said
     runs_tasks: bool = False  # a block starts when those that it depends on have ended; else loop by loop
     barrier: str = "none"  # or loop, phase, iteration: where it waits, if none of its options says so
@@ -79,8 +82,8 @@ class ExecutionModel:
     @property
     def is_built(self) -> bool:
         """Whether its executor is part of this installation, and the libraries that it calls are there."""
-        parts = ((self.library, PACKAGE), (self.package, None))
-        return all(not name or _can_import(name, parent) for name, parent in parts)
+        library = not self.library or not isinstance(load_library(self.library), OSError)
+        return library and (not self.package or find_spec(self.package) is not None)
 
     @cached_property
     def fields(self) -> dict[str, Field]:
@@ -88,22 +91,25 @@ class ExecutionModel:
         return {field.name: field for field in (*fields(self.options), *fields(self.binding))}
 
     def library_address(self) -> int:
-        """Import the library's module and return the address of its functions."""
-        return import_module(self.library, PACKAGE).LIBRARY
+        """Load the library and return the address of its functions. Raises `ValueError`: it has none."""
+        return ctypes.addressof(ctypes.c_char.in_dll(load_library(self.library), "forktask_runtime"))
 
     def executor_class(self) -> Any:
-        """Import and return the class of its executors."""
+        """Import and return the class of its executors, that of another model with this one's name and options."""
         module, _, name = self.executor.partition(":")
-        return getattr(import_module(module, PACKAGE), name)
+        result = getattr(import_module(module, PACKAGE), name)
+        return result if getattr(result, "about", None) is self else type(result)(name, (result,), {"about": self})
 
 
 @cache
-def _can_import(name: str, parent: str | None) -> bool:
-    if parent is None:  # a large package, which is not loaded to be asked for
-        return find_spec(name) is not None
+def load_library(library: str) -> Any:
+    """Load a model's library; or return the error, where there is no such file, or a library that it needs is missing.
+
+    It is loaded as C code, so it needs nothing of a module of Python.
+    """
     try:
+        spec = find_spec(library, PACKAGE) if library.startswith(".") else None
         with kept_affinity():
-            import_module(name, parent)
-    except ImportError:  # not built, or without its library
-        return False
-    return True
+            return ctypes.CDLL(library if spec is None else spec.origin)
+    except OSError as error:
+        return error

@@ -208,7 +208,7 @@ def _measure_together(
     for conditions, contestant in zip(some, contestants, strict=True):
         result, model = answers[contestant.name], contestant.name
         about = {"interference": hogs, "quick": settings.quick, "variables": contestant.variables}
-        about |= {"cpus": contestant.job["cpus"] or []}
+        about |= {"cpus": contestant.job["cpus"] or [], "origin": dict(parse_models([model])[0].model.origin)}
         about |= {**seen, **conditions}
         row = answered(MetgRow, MetgFailureRow, result, about)
         if isinstance(row, MetgFailureRow):

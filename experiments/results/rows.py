@@ -40,6 +40,10 @@ Additions = Annotated[
         "sibling works for another; empty: not known, as on other processors than x86-64"
     ),
 ]
+Origin = Annotated[
+    dict[str, Text],
+    says("of a model of the user's own: `file`, its `sha256`, and `version`; empty: the model is part of forktask"),
+]
 PAGES = "policy, bytes on each NUMA node, and why the kernel refused it, if it did; null: one node"
 OF_NODE = "where: `host`, `scheduler` (the scheduler's name of the node, or empty) and `boot_id`"
 
@@ -228,6 +232,7 @@ class Measured(OfShard, frozen=True, kw_only=True):
     ]
     position: Annotated[Count, says("in the shuffled order")]
     environment_id: Annotated[Name, says("that of the run")]
+    origin: Origin = field(default_factory=dict)
     cpus: Annotated[list[Count] | None, says("CPU of each thread, then of `gpu_both` one more; null: not pinned")]
     variables: Annotated[dict[str, Text], says("environment variables of the process")]
 
@@ -503,6 +508,7 @@ class OfGraph(Row, frozen=True, kw_only=True):
     """What all rows of `forktask metg` have."""
 
     model: Annotated[ModelSpec, says("with its options")]
+    origin: Origin = field(default_factory=dict)
     threads: Annotated[Number, says("that execute blocks")]
     graph: Annotated[dict[str, Any], says("pattern, sizes and kernel, or network and options")]
     repetition: Annotated[Count, says("which generation")]
@@ -572,6 +578,7 @@ class TraceRow(Row, frozen=True, kw_only=True, tag="trace"):
 
     plan_id: Annotated[Name, says("which plan")]
     model: Annotated[ModelSpec, says("with its options")]
+    origin: Origin = field(default_factory=dict)
     threads: Annotated[Number, says("that execute blocks")]
     environment_id: Annotated[Name, says("that of the run")]
     check: Annotated[Text, says("as in a sample")]

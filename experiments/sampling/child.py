@@ -140,8 +140,9 @@ class MeasuringProcess:
         """
         return self._answer("said")
 
-    def ask(self, request: Any) -> dict[str, Any]:
-        """Send a request and wait for the answer; raises as `answer`."""
+    def ask(self, request: Any, limit_s: float | None = None) -> dict[str, Any]:
+        """Send a request and wait for the answer, with `limit_s` for as long as that; raises as `answer`."""
+        self._left_s = self._left_s if limit_s is None else limit_s
         self._write(request)
         return self.answer()
 

@@ -20,6 +20,7 @@ from ...forkjoin import models as forkjoin
 from ...tasking import models as tasking
 from ..machine.build_info import BUILD
 from ..machine.topology import places_of
+from .own_models import own_model, split_spec
 from .peer_models import FUNCTION, GPU_TORCH, LLMC, PROGRAM, TORCH
 
 # The three switches of task models, as the spec `tasking` takes them.
@@ -263,10 +264,18 @@ class ModelSpec:
         return self.option("taskwait", self.option("barrier", self.model.barrier))
 
 
+def _split(text: str) -> tuple[str, list[str]]:
+    """Return the name of a model, and its options. After the name each part has a "="; names of the user's own models
+    have two parts, of which the first is none of `MODELS`."""
+    name, *pairs = text.split(":")
+    return (name, pairs) if name in MODELS or name == "tasking" else split_spec(text)
+
+
 @cache
 def parse_model(text: str) -> ModelSpec:
     """Parse `name[:option=value]*`; `tasking` with creation=, barrier= and placement= is the task model they make. A
-    colon in a value is written twice.
+    colon in a value is written twice. Other names are of the user's own: `lib:FILE.so`, `module:OBJECT`,
+    `file.py:OBJECT`, or an installed package's.
 
     Results may be of a model that this installation was built without; see `runnable`.
 
@@ -275,13 +284,17 @@ def parse_model(text: str) -> ModelSpec:
     UsageError
         Unknown model, option or value, an option given twice, or options that exclude each other.
     """
-    name, *pairs = (part.replace("\0", ":") for part in text.strip().replace("::", "\0").split(":"))
+    name, pairs = _split(text.strip().replace("::", "\0"))
+    pairs = [pair.replace("\0", ":") for pair in pairs]
     if name == "tasking":
         name, *pairs = _by_factors(pairs, text)
-    if name not in MODELS:
+    model = MODELS.get(name) or own_model(name)
+    if model is None:
         known = [name for name, model in MODELS.items() if model.is_built]
-        raise UsageError(f"no model is called {name!r}; known: {', '.join(known)}{did_you_mean(name, known)}")
-    model = MODELS[name]
+        raise UsageError(
+            f"no model is called {name!r}; known: {', '.join(known)}{did_you_mean(name, known)}; or name one of your "
+            f"own as lib:FILE.so or module:OBJECT"
+        )
     given: dict[str, Any] = {}
     again = 0
     for pair in pairs:
@@ -317,9 +330,9 @@ def read_model(text: str) -> ModelSpec:
     try:
         return parse_model(text)
     except UsageError:
-        if not re.fullmatch(r"[a-z]\w*(:[a-z]\w*=[^:=]+)*", text):
+        name, pairs = _split(text)
+        if not (re.fullmatch(r"[\w./-]+(:[^:]+)?", name) and all(re.fullmatch(r"[a-z]\w*=[^:=]+", p) for p in pairs)):
             raise
-    name, *pairs = text.split(":")
     written = dict(pair.split("=") for pair in pairs)
     values: dict[str, Any] = {key: int(value) if value.isdecimal() else value for key, value in written.items()}
     again = values.pop(AGAIN, 0)

@@ -264,6 +264,7 @@ class Site:
             "position": (shard.samples if measuring == "sample" else shard.profiles)[contestant.name],
             "environment_id": self.environment["environment_id"],
             "node": self.node,
+            "origin": dict(point.model.model.origin),
             "cpus": contestant.job["cpus"],
             "variables": contestant.variables,
         }

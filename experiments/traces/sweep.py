@@ -19,7 +19,7 @@ from ..results.folder import Results, ResultsWriter
 from ..results.rows import LossesOfRun, PlanRow, SampleRow, TraceRow
 from ..sampling.child import TIME_LIMIT_S, measure_in_process
 from ..sampling.generation import contestant_of
-from ..subjects.models import ModelSpec
+from ..subjects.models import ModelSpec, read_model
 from ..tables.numbers import plural
 from ..tables.progress import say
 
@@ -205,6 +205,7 @@ def _write_rows(
                     **{name: log.about[name] for name in ("model", "threads", "iterations", *LOGGING)},
                     plan_id=plan.plan_id,
                     environment_id=results.run.environment_id,
+                    origin=dict(read_model(log.about["model"]).model.origin),
                     check=checks.get(plan.plan_id, ""),
                     path=os.path.relpath(paths[id(log)], out_dir),
                     losses=LossesOfRun(**{name: row[name] for name in LossesOfRun.__struct_fields__}),

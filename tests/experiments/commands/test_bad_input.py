@@ -29,6 +29,7 @@ LIMIT_S = 10  # of CPU time, which other programs do not lengthen; what waits fo
 pytestmark = pytest.mark.timeout(120)
 # What commands need besides the option under test, so that it is the only thing wrong.
 REQUIRED = {
+    "check_model": ["serial"],
     "run": ["none.toml"],
     "report": ["none"],
     "gate": ["--against", "HEAD"],

@@ -135,17 +135,17 @@ def test_another_openmp_runtime_is_preloaded(monkeypatch):
 def test_a_model_whose_library_cannot_be_loaded_is_not_there(monkeypatch):
     """Check that a package built beside a library works where the library is absent, and says so of the model alone."""
 
-    def refuse(name, package):
-        raise ImportError("libtbb.so.12: cannot open shared object file")
+    def refuse(name):
+        raise OSError("libtbb.so.12: cannot open shared object file")
 
-    monkeypatch.setattr(execution_model, "import_module", refuse)
-    execution_model._can_import.cache_clear()
+    monkeypatch.setattr(execution_model.ctypes, "CDLL", refuse)
+    execution_model.load_library.cache_clear()
     try:
         assert "tbb" not in built_models() and "serial" in built_models()
         with pytest.raises(UsageError, match="install the library .forkjoin.README.md., then forktask again"):
             runnable("tbb")
     finally:
-        execution_model._can_import.cache_clear()
+        execution_model.load_library.cache_clear()
 
 
 def test_outside_stands_for_the_runtimes_of_others_that_are_here(monkeypatch):
