@@ -1,6 +1,6 @@
 """Every name of `forktask`, by purpose; the first use of one of them loads this module."""
 
-from . import kernels, plans
+from . import kernels, plans, runtimes
 from .comparison import Comparison, Ratio, compare
 from .cython_src.arguments import check_arguments
 from .cython_src.binding.bind import BlockFailure, BoundPlan
@@ -86,9 +86,10 @@ __all__ += [  # noqa: RUF022
     "ITERATION",
     "task",
     "TaskFunction",
-    # plans and kernels of one's own
+    # plans, kernels and runtimes of one's own
     "plans",
     "kernels",
+    "runtimes",
     "get_include",
     # errors
     "UsageError",

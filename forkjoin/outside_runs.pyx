@@ -31,6 +31,9 @@ def depend_lists(table):
     clause = np.where(touched.all(axis=1), UPDATE, np.where(touched[:, 1], WRITE, READ))
     in_any_order = kind >= CONCURRENT  # a task's other accesses to the cell, if any, are of the same kind
     clause[inverse[in_any_order]] = kind[in_any_order]
+    # Libraries take both kinds as one, which would let blocks of one kind overtake those of the other.
+    both = np.intersect1d(cell[kind == CONCURRENT], cell[kind == COMMUTATIVE])
+    clause[(clause == CONCURRENT) & np.isin(key % max(table.num_cells, 1), both)] = UPDATE
     lists = []
     for wanted in (READ, WRITE, UPDATE, CONCURRENT, COMMUTATIVE):
         chosen = key[clause == wanted]

@@ -16,7 +16,7 @@ import pytest
 from experiments.synthetic_results import synthetic_rows, write_rows
 
 import forktask as ft
-from forktask import kernels, plans, public
+from forktask import kernels, plans, public, runtimes
 from forktask.cython_src.arguments import checked_call
 from forktask.experiments.commands.main import main
 from forktask.experiments.training.text import load_text
@@ -45,7 +45,7 @@ def test_import_loads_nothing_heavy():
 def test_every_public_name_exists_and_is_described():
     """Check that all names of the three modules are there, are listed by dir(), and have a docstring."""
     assert set(public.__all__) <= set(dir(ft))
-    for module in (public, plans, kernels):
+    for module in (public, plans, kernels, runtimes):
         assert len(set(module.__all__)) == len(module.__all__)
         for name in module.__all__:
             value = getattr(module, name)
@@ -97,7 +97,7 @@ def test_the_reference_page_lists_every_name():
             for name in re.findall(r"`(\w+)", row.split("|")[1].replace("after=", ""))
         }
         names = set(importlib.import_module(module if module != "forktask" else "forktask.public").__all__)
-        assert listed == names - {"plans", "kernels"}, module
+        assert listed == names - {"plans", "kernels", "runtimes"}, module
 
 
 def test_stubs_are_those_of_the_extensions():

@@ -17,7 +17,7 @@ ARROWS = {
         "forkjoin": {"cython_src"},
         "tasking": {"cython_src"},
         "experiments": {"cython_src", "forkjoin", "tasking"},
-        "api": {"cython_src", "experiments"},
+        "api": {"cython_src", "experiments", "forkjoin"},
         EXAMPLES: {"api"},
     },
     "cython_src": {

@@ -34,9 +34,9 @@ NETWORKS = (
 )
 SIZES, SEEDS = (2, 4, 8, 16, 48), 4  # blocks of a graph, about; graphs of each size
 RUNS = ((0, 0), (0, 1), (1, 2), (3, 7), (40, 3))  # (first iteration, iterations)
-CAPACITY = 1 << 14  # of the event log
-WORK = 100  # units of an average block: some 10 us
-WIDE_WORK = 20_000  # 2 ms
+CAPACITY = 1 << 16  # of the event log
+WORK = 3_000  # units of an average block: some 5 us
+WIDE_WORK = 1_000_000  # 2 ms
 SETTLE_S = 0.02  # in which a block that runs after the end of its run is still logged
 ROUNDS = 8
 FAILS_AT = 3

@@ -7,13 +7,15 @@ import sys
 from pathlib import Path
 
 import pytest
-from own_runtime import QUEUE, build
+from own_runtime import GUIDE, QUEUE, build
 
 import forktask as ft
 from forktask.cython_src.binding.bind import bind
 from forktask.cython_src.errors import MachineError, UsageError
 from forktask.cython_src.graphs.task_bench import task_bench
 from forktask.experiments.commands.main import main
+from forktask.experiments.conformance.cases import CASES
+from forktask.experiments.conformance.conformance import check_model
 from forktask.experiments.subjects.models import make_executor, parse_model, read_model
 
 pytestmark = pytest.mark.cc
@@ -214,6 +216,18 @@ def test_an_object_of_a_module_is_a_model_under_its_own_name(tmp_path, monkeypat
         executor.prepare(bound)
         executor.run(3)
         assert executor.model == "objects.py:MINE"
+
+
+POOL = re.search(r'^text = """(.*?)^"""', GUIDE, re.MULTILINE | re.DOTALL)[1]
+
+
+def test_the_guides_class_in_python_conforms(tmp_path, monkeypatch):
+    """Check it by the kit, as any model, without Ctrl-C's case: Python's own queue does not survive an exception in `put`."""
+    (tmp_path / "pool.py").write_text(POOL)
+    monkeypatch.chdir(tmp_path)
+    rows = list(check_model(parse_model("pool.py:POOL"), (2,)))
+    assert len(rows) == len(CASES)
+    assert [row["fault"] for row in rows if row["fault"] and row["case"] != "Ctrl-C"] == []
 
 
 def test_two_packages_with_one_name_are_refused(monkeypatch):
