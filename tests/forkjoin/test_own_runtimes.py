@@ -222,7 +222,7 @@ POOL = re.search(r'^text = """(.*?)^"""', GUIDE, re.MULTILINE | re.DOTALL)[1]
 
 
 def test_the_guides_class_in_python_conforms(tmp_path, monkeypatch):
-    """Check it by the kit, as any model, without Ctrl-C's case: Python's own queue does not survive an exception in `put`."""
+    """Check it by the kit, as any model; Ctrl-C may interrupt a lock of Python's own queue, which then raises."""
     (tmp_path / "pool.py").write_text(POOL)
     monkeypatch.chdir(tmp_path)
     rows = list(check_model(parse_model("pool.py:POOL"), (2,)))
