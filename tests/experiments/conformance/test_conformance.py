@@ -4,7 +4,7 @@ import re
 
 import numpy as np
 import pytest
-from kinds import models_of_this_process
+from kinds import LONG, models_of_this_process
 from own_runtime import build
 
 from forktask.cython_src.binding.bind import EVENT_DTYPE
@@ -80,10 +80,10 @@ def test_the_guides_runtime_conforms(tmp_path, capsys):
     assert "ran 2 times" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("name", models_of_this_process())
+@pytest.mark.parametrize("name", models_of_this_process() if LONG else ("forkjoin:region=persistent", "taskiter"))
 def test_models_of_this_installation_conform(name):
-    """Check all models without a list of them."""
-    assert [row["fault"] for row in check_model(parse_model(name), (1, 3)) if row["fault"]] == []
+    """Check two of our own models; FORKTASK_LONG_TESTS=1 checks all that are here, which takes minutes."""
+    assert [row["fault"] for row in check_model(parse_model(name), (2,)) if row["fault"]] == []
 
 
 def test_models_that_run_no_plans_on_threads_are_refused(capsys):
