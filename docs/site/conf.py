@@ -15,7 +15,14 @@ project = "forktask"
 version = release = version_of("forktask")
 extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.autosummary", "numpydoc"]
 root_doc = "docs/README"
-include_patterns = ["docs/**", "*.md", "forkjoin/README.md", "tasking/README.md", "results/README.md"]
+include_patterns = [
+    "docs/**",
+    "*.md",
+    "forkjoin/README.md",
+    "tasking/README.md",
+    "results/README.md",
+    "examples/runtimes/README.md",
+]
 html_theme = "furo"
 html_title = f"forktask {version}"
 html_copy_source = False
@@ -41,7 +48,13 @@ def contents() -> str:
             "/docs/gallery",
             "/results/README",
         ],
-        "Reference": ["/docs/site/api", "/docs/reference/*", "/forkjoin/README", "/tasking/README"],
+        "Reference": [
+            "/docs/site/api",
+            "/docs/reference/*",
+            "/forkjoin/README",
+            "/tasking/README",
+            "/examples/runtimes/README",
+        ],
         "Notes": ["/docs/notes/*", "/CONTRIBUTING", "/CHANGELOG"],
     }
     return "\n".join(

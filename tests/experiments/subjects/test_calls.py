@@ -200,13 +200,14 @@ def test_results_are_not_compared_where_that_is_asked_for(code):
 
 
 def test_programs_take_part_by_wall_time_or_by_what_they_print(code):
-    """Check that a printed time is shorter than the process, which starts an interpreter."""
+    """Check both; how long either takes is the machine's."""
     rows, _ = compared(programs={"wall": program("1")})
     (wall,) = rows[SampleRow]
-    with ProgramExecutor(1, command=program("1"), time_pattern=r"time: (\S+)") as executor:
+    assert wall.step_time_s > 0
+    with ProgramExecutor(1, command="echo time: 0.25", time_pattern=r"time: (\S+)") as executor:
         executor.prepare(bind(calls().plan()))
         executor.run(2)
-        assert 0 < executor.clock() / 2 < wall.step_time_s / 3
+        assert executor.clock() == 0.5
 
 
 def test_a_program_gets_its_number_of_threads(code):
