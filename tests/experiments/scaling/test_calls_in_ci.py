@@ -75,6 +75,7 @@ def machine(monkeypatch):
     ("claim", "outcome"),
     [
         ("assert_ratio(solver.slow, at_most=1.05)", "passed"),
+        ("assert_ratio(solver.slow, at_most=0.7)", "failed"),
         ("assert_efficiency(threads=2, at_least=0.8)", "passed"),
         ("assert_efficiency(at_least=1.3)", "failed"),
     ],
@@ -137,13 +138,6 @@ def test_what_fails_or_differs_fails_the_test(pytester, body, marker, message):
     result = run(pytester, body, "--scaling-budget=60", marker=marker)
     result.assert_outcomes(failed=1)
     result.stdout.fnmatch_lines([f"E *AssertionError: *{message}*"])
-
-
-@pytest.mark.parametrize(("limit", "outcome"), [(1.2, "failed"), (1.5, "passed")])
-def test_a_slowdown_of_a_real_function_is_found(pytester, limit, outcome):
-    """Check that a function that sleeps 1.3 times as long fails a limit below, and passes one above."""
-    body = f"scaling.function(solver.slow, seconds=0.003).assert_ratio(solver.wait, at_most={limit}, threads=1)"
-    run(pytester, body, "--scaling-budget=60").assert_outcomes(**{outcome: 1})
 
 
 def test_a_program_and_its_own_time(pytester):
