@@ -15,7 +15,7 @@ from .cython_src.networks.own import short_name
 from .cython_src.records import takes
 from .cython_src.shown import as_html
 from .experiments.commands.functions import ARGUMENTS, InFolder, call_text, configuration_from
-from .experiments.subjects.calls import call_specs, label
+from .experiments.subjects.calls import OF_PROGRAMS, call_specs, label
 from .experiments.subjects.models import DEFAULT_MODELS, parse_model
 from .experiments.sweep.configuration import Configuration, budgeted
 from .experiments.tables.numbers import plural
@@ -30,7 +30,6 @@ if TYPE_CHECKING:
 
 __all__ = ["Comparison", "Ratio", "compare"]
 
-OF_PROGRAMS = ("threads_variable", "time_pattern")  # what `**settings` of compare takes for programs
 BESIDE_CALLS = (
     "functions and programs run no plan and no execution model, got {} too; leave network, batch and models out"
 )

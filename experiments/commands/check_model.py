@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from argparse import ArgumentParser, Namespace
 
+from ..conformance.conformance import LIMIT_S, THREADS, check_model
 from ..subjects.models import parse_models
 from .arguments import add_json, number_from, numbers, progress_printer, show
 
@@ -16,18 +17,24 @@ DESCRIPTION = (
 def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("model", metavar="MODEL", help="name with options, such as lib:./libmine.so or taskiter")
     parser.add_argument(
-        "--threads", type=numbers, default=(1, 2, 3, 4), metavar="N[,N...]", help="numbers of threads; default: 1,2,3,4"
+        "--threads",
+        type=numbers,
+        default=THREADS,
+        metavar="N[,N...]",
+        help=f"numbers of threads; default: {','.join(map(str, THREADS))}",
     )
     parser.add_argument(
-        "--time-limit", type=number_from(1, float), default=30.0, metavar="SECONDS", help="of a step; default: 30"
+        "--time-limit",
+        type=number_from(1, float),
+        default=LIMIT_S,
+        metavar="SECONDS",
+        help=f"of a step; default: {LIMIT_S:g}",
     )
     add_json(parser)
 
 
 def call(arguments: Namespace) -> int:
     """Check a model case by case."""
-    from ..conformance.conformance import check_model
-
     (spec,) = parse_models([arguments.model])[:1]
     rows = []
     say = progress_printer(arguments)

@@ -7,7 +7,7 @@ from argparse import ArgumentParser, Namespace
 from ...cython_src.errors import UsageError
 from ...cython_src.lowering.options import PlanOptions
 from ..sampling.hogs import MOST_HOGS
-from ..subjects.calls import call_specs
+from ..subjects.calls import OF_PROGRAMS, call_specs
 from ..subjects.models import DEFAULT_MODELS, SERIAL, describe_models, parse_models
 from ..subjects.peer_models import ProgramOptions
 from ..sweep.configuration import BUDGET_S, Configuration, Grid, Measure, budgeted, check_axes, measure_given
@@ -57,14 +57,14 @@ def add_arguments(parser: ArgumentParser) -> None:
     calls.add_argument(
         "--reference", default="", metavar="NAME", help="with which others are compared; default: the first"
     )
-    shared.add_fields(calls, ProgramOptions, only=("threads_variable", "time_pattern"), before="of programs: ")
+    shared.add_fields(calls, ProgramOptions, only=OF_PROGRAMS, before="of programs: ")
     add_output(parser)
 
 
 def configuration_of(arguments: Namespace):
     """Return the `Configuration` that was asked for."""
     chosen = shared.models(arguments, peers=True)
-    of_programs = {name: getattr(arguments, name) for name in ("threads_variable", "time_pattern") if name in arguments}
+    of_programs = {name: getattr(arguments, name) for name in OF_PROGRAMS if name in arguments}
     calls = call_specs(arguments.function, arguments.program, arguments.reference, **of_programs)
     if calls:
         refuse_plans(arguments)

@@ -33,6 +33,8 @@ AskedFor = msgspec.defstruct(
         ("bind", Literal[BINDS], "close"),
         ("memory_policy", Literal[POLICIES], POLICIES[0]),
         ("nodes", Literal[NODES], "one"),
+        ("rtol", Amount, 0.0),
+        ("compare_results", bool, True),
     ],
 )
 

@@ -161,7 +161,8 @@ def measure_sample(job: Mapping[str, Any], bound=None) -> Generator[dict[str, An
     started, libraries_bytes = time.time(), resident_bytes()
     bound = build(job, spec) if bound is None else bound
     yield {}
-    compared, exact = job.get("rtol", 0.0) is not None, job.get("rtol", 0.0) == 0.0
+    rtol = job.get("rtol", 0.0)  # of what a function returns; None: that is not compared
+    compared, exact = rtol is not None, rtol == 0.0
     stride = bound.iteration_stride
     costs = record_costs(bound.plan, spec.model)
     counters = PerfCounters()  # before the executor starts its threads, which inherit them

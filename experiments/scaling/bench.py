@@ -44,7 +44,7 @@ class Side:
     rtol: float | None = 0.0
 
     def __str__(self) -> str:
-        return f"{label(self.model) or self.model} on {plural(self.threads, 'thread')}"
+        return f"{label(self.model)} on {plural(self.threads, 'thread')}"
 
 
 @dataclass(frozen=True)

@@ -179,6 +179,20 @@ class Timed:
             raise UsageError(f"threads must be a whole number from 1 on, got {threads!r}")
         return threads
 
+    def _side(self, model: Any, threads: int) -> Side:
+        raise NotImplementedError
+
+    def _claim_ratio(self, names: str, sides: tuple[Side, Side], at_most: float, threads: int) -> None:
+        _check_limit("at_most", at_most)
+        self._claim(f"{names} on {threads}", sides, at_most, f"at most {at_most:g}", False)
+
+    def _claim_efficiency(self, name: str, models: tuple[Any, Any], at_least: float, threads: int | None) -> None:
+        """Claim the efficiency of a model; `models`: it, and the one that runs on one thread."""
+        threads = self._threads(threads)
+        _check_limit("at_least", at_least)
+        sides = (self._side(models[0], threads), self._side(models[1], 1))
+        self._claim(f"efficiency of {name} on {threads}", sides, 1 / at_least, f"at least {at_least:g}", True)
+
     def _claim(self, claim: str, sides: tuple[Side, Side], limit: float, text: str, efficiency: bool) -> None:
         test = self._test
         if test.budget_s == 0:
@@ -295,9 +309,8 @@ class Claims(Timed):
                 f"a ratio names two models with a slash between them, got {claim!r}; write 'taskiter/forkjoin'"
             )
         threads = self._threads(threads)
-        sides = tuple(self._side(name, threads) for name in names)
-        _check_limit("at_most", at_most)
-        self._claim(f"{claim} on {threads}", sides, at_most, f"at most {at_most:g}", False)
+        first, second = (self._side(name, threads) for name in names)
+        self._claim_ratio(claim, (first, second), at_most, threads)
 
     @without_internals
     def assert_efficiency(self, name: str, *, at_least: float, threads: int | None = None) -> None:
@@ -321,10 +334,7 @@ class Claims(Timed):
         AssertionError, UsageError
             As for `assert_ratio`.
         """
-        threads = self._threads(threads)
-        _check_limit("at_least", at_least)
-        sides = (self._side(name, threads), self._side(SERIAL, 1))
-        self._claim(f"efficiency of {name} on {threads}", sides, 1 / at_least, f"at least {at_least:g}", True)
+        self._claim_efficiency(name, (name, SERIAL), at_least, threads)
 
     def _side(self, name: ModelSpec | str, threads: int) -> Side:
         if not isinstance(name, ModelSpec | str):
@@ -361,9 +371,8 @@ class Call(Timed):
         if not isinstance(other, Call):
             other = Call(self._test, *spec_of(other, self._arguments), self._arguments)
         threads = self._threads(threads)
-        _check_limit("at_most", at_most)
-        sides = (self._side(threads), other._side(threads))
-        self._claim(f"{self.name}/{other.name} on {threads}", sides, at_most, f"at most {at_most:g}", False)
+        sides = (self._side(self.spec, threads), other._side(other.spec, threads))
+        self._claim_ratio(f"{self.name}/{other.name}", sides, at_most, threads)
 
     @without_internals
     def assert_efficiency(self, *, at_least: float, threads: int | None = None) -> None:
@@ -382,14 +391,11 @@ class Call(Timed):
         AssertionError, UsageError
             As for `assert_ratio`.
         """
-        threads = self._threads(threads)
-        _check_limit("at_least", at_least)
-        sides = (self._side(threads), self._side(1))
-        self._claim(f"efficiency of {self.name} on {threads}", sides, 1 / at_least, f"at least {at_least:g}", True)
+        self._claim_efficiency(self.name, (self.spec, self.spec), at_least, threads)
 
-    def _side(self, threads: int) -> Side:
+    def _side(self, model: ModelSpec, threads: int) -> Side:
         rtol = (self._test.rtol or 0.0) if self._test.compare_results else None
-        return Side(self.spec, threads, {"network": CALLS, "batch": 1}, self._folders, rtol)
+        return Side(model, threads, {"network": CALLS, "batch": 1}, self._folders, rtol)
 
 
 def describe_stops(result: clock.ClockResult) -> str:

@@ -33,10 +33,8 @@ from .models import ModelSpec
 from .peer_models import FUNCTION, PROGRAM, ProgramOptions
 
 CALLS = f"{__name__}:calls"  # network of a comparison of calls
-DIGEST, VALUES = (
-    "call_digest",
-    "call_values",
-)  # arrays of its plan: of all that a call returned, and of some numbers in it
+DIGEST, VALUES = "call_digest", "call_values"  # arrays of the plan: of all that a call returned, of some numbers in it
+OF_PROGRAMS = ("threads_variable", "time_pattern")  # options of all programs of a comparison
 MOST_VALUES = 64
 COMPARABLE = "biufcSUMm"  # kinds of NumPy's types
 NOT_PLANNED = "A function or program runs no plan: there are no blocks, profiles, bounds and simulations of it."
@@ -115,8 +113,8 @@ def _text(spec: ModelSpec) -> str:
 
 
 def label(spec: ModelSpec) -> str:
-    """Return what tables and figures call a function or program; empty for other models."""
-    return (spec.option("name") or _text(spec)) if spec.model.is_call else ""
+    """Return what tables and figures call a function or program; of other models their text."""
+    return (spec.option("name") or _text(spec)) if spec.model.is_call else str(spec)
 
 
 def check_call(spec: ModelSpec) -> None:
@@ -171,7 +169,7 @@ def spec_of(function: Any, arguments: Mapping[str, Any]) -> tuple[ModelSpec, str
     if not callable(function) or module is None or getattr(module, name, None) is not function:
         raise UsageError(
             f"a function must stand at the top level of a module, so that a fresh process can import it, got "
-            f" {function!r:.80}; move it there (no lambda, no function inside a function, no method)"
+            f"{function!r:.80}; move it there (no lambda, no function inside a function, no method)"
         )
     all_arguments(function, arguments, 1)
     file = Path(getattr(module, "__file__", None) or ".").resolve()

@@ -314,7 +314,7 @@ class GridPoint:
         beside = (
             f", {plural(self.interference, 'competing process', 'competing processes')}" if self.interference else ""
         )
-        return f"{label(self.model) or self.model} on {plural(self.threads, 'thread')}{beside}"
+        return f"{label(self.model)} on {plural(self.threads, 'thread')}{beside}"
 
 
 class Shard(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -290,13 +290,13 @@ class Site:
             rounds = make_row(RoundsRow, msgspec.structs.asdict(result.rounds), shard.identity, about)
             if rounds.order:
                 yield rounds
-            for name, answer in sorted(result.answers.items(), key=lambda one: self._is_judged(one[0])):
+            for name, answer in sorted(result.answers.items(), key=lambda one: self._order_of_judging(one[0])):
                 if profile := answer.pop("profile", None):
                     profiles[name] = profile
                 conditions = self._conditions("sample", shard, contestants[name])
                 yield answered(SampleRow, FailureRow, answer, {**conditions, "group": group})
 
-    def _is_judged(self, config_id: str) -> tuple[bool, bool, int]:
+    def _order_of_judging(self, config_id: str) -> tuple[bool, bool, int]:
         """Return a sort key: the configurations first by whose answers those of others are judged."""
         point, reference = self._points[config_id], self.configuration.grid.models[0]
         is_call = point.model.model.is_call

@@ -32,8 +32,7 @@ def failure_report(results: Results) -> tuple[list[str], bool]:
     """
     standing = standing_failures(results)
     lines = [
-        f"{label(row.model) or row.model} on {plural(row.threads, 'thread')}: {row.reason}: "
-        f"{(row.message.splitlines() or [''])[0]}"
+        f"{label(row.model)} on {plural(row.threads, 'thread')}: {row.reason}: {(row.message.splitlines() or [''])[0]}"
         for row in standing
     ]
     wrong = (row.reason == "mismatch" or (row.reason == "answer" and row.model.model.is_call) for row in standing)
