@@ -291,9 +291,9 @@ def test_the_command_compares_a_function_and_a_program(code):
         assert done.returncode == 2 and f"got {option[0].replace('no-', '')} too" in done.stderr, option
 
 
+@pytest.mark.numba
 def test_the_guide_runs(tmp_path, monkeypatch):
     """Check that the files of the guide, compared by its commands and tested by its tests, are measured."""
-    pytest.importorskip("numba")
     monkeypatch.chdir(tmp_path)
     text = (Path(__file__).parents[3] / "docs/guide/own_code.md").read_text()
     for name, content in re.findall(r"```\w+\n(?:#|/\*) (\S+\.\w+)(?: \*/)?\n(.*?)```", text, re.DOTALL):
