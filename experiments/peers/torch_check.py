@@ -117,8 +117,11 @@ def check_reading(module: Any, network: Network, parts: Mapping[str, Any], shape
         plans.append(lowered(batch=SIZES[1]))
     results = [layer.name for layer in network.layers if not getattr(layer, "positions", "")]
     for seed, plan in enumerate(plans, 1):
+        compared = functools.partial(_compared, module, plan, parts, shape, seed, {kind: OF_READING[kind]}, results)
         try:
-            rows = _compared(module, plan, parts, shape, seed, {kind: OF_READING[kind]}, results)
+            rows = compared(truth=kind)
+            if kind != "float64" and any(not row["error"] <= row["limit"] for row in rows):
+                rows = compared()
         except UsageError:
             raise
         except Exception as error:  # of each kind of failure another one
@@ -151,9 +154,11 @@ def _compared(
     seed: int,
     limits: Limits,
     results: Sequence[str] = (),
+    truth: str = "float64",
 ) -> list[dict[str, Any]]:
     """Return the rows of the table: of a step in each type of numbers that has limits. `shape`: of the example;
-    `results`: layers that are modules, if their results are compared too."""
+    `results`: layers that are modules, if their results are compared too; `truth`: the type in which PyTorch's step is
+    taken as free of errors."""
     bounds = {kind: bind(plan, target="cpu" if kind == "float32" else kind) for kind in limits}
     filled = bounds.get("float32") or bind(plan)
     fill_dataset(filled, seed)
@@ -164,7 +169,7 @@ def _compared(
             bound.arrays[name][...] = filled.arrays[name]
     if "float64" in bounds:
         bounds["float64"].arrays["learning_rates"][...] = LEARNING_RATE  # as PyTorch has it, not rounded
-    kinds, wanted = {"float64", *limits}, {what for quantities in limits.values() for what in quantities}
+    kinds, wanted = {truth, *limits}, {what for quantities in limits.values() for what in quantities}
     with own_randomness(seed):
         theirs = {kind: _step_of_torch(module, parts, filled, kind, shape[1:], wanted, results) for kind in kinds}
     with make_executor(SERIAL, 1) as executor:
@@ -172,7 +177,7 @@ def _compared(
             executor.prepare(bound)
             executor.run(1)
     ours = {kind: _step_of(bound, theirs[kind]) for kind, bound in bounds.items()}
-    return [*_rows(ours, theirs, limits)]
+    return [*_rows(ours, theirs, limits, truth)]
 
 
 @contextlib.contextmanager
@@ -249,17 +254,19 @@ def _step_of_torch(
     return {what: make() for what, make in made.items() if what in wanted}
 
 
-def _rows(ours: Mapping[str, Step], theirs: Mapping[str, Step], limits: Limits) -> Iterator[dict[str, Any]]:
-    """Yield the rows of the table."""
+def _rows(
+    ours: Mapping[str, Step], theirs: Mapping[str, Step], limits: Limits, truth: str
+) -> Iterator[dict[str, Any]]:
+    """Yield the rows of the table; `truth` as in `_compared`."""
     for kind, quantities in limits.items():
-        for what, truth in theirs["float64"].items():
-            norms = {name: _norm(array) for name, array in truth.items()}
+        for what, true in theirs[truth].items():
+            norms = {name: _norm(array) for name, array in true.items()}
             least = max(SMALL * math.hypot(*norms.values()), 1e-300)
             own, other = (
-                {n: _norm(step[kind][what][n], array) / max(norms[n], least) for n, array in truth.items()}
+                {n: _norm(step[kind][what][n], array) / max(norms[n], least) for n, array in true.items()}
                 for step in (ours, theirs)
             )
-            if truth:
+            if true:
                 worst = max(own, key=own.__getitem__)
                 most = max(other.values())
                 limit = max(quantities[what], FACTOR * most)
