@@ -33,18 +33,19 @@ OTHER_RUNS = "The runs with the event log took another time than the timed ones,
 MOST_OVER = 0.05
 WITHIN, BEYOND, UNDECIDED = "within", "beyond", "undecided"
 # Runs with the log stand for the timed ones as long as they take this many times as long at most, or at least.
-ALIKE = 1.25
+ALIKE = 1.1
+
+
+def is_alike(profile: ProfileRow, timed_s: float) -> bool:
+    """Return whether logged steps took about as long as timed ones; true where the time of these is NaN."""
+    return math.isnan(timed_s) or 1 / ALIKE < profile.pass_time_s / timed_s < ALIKE
 
 
 @kept
 def alike_profiles(sweep: Sweep, point: Point) -> dict[int, ProfileRow]:
     """Return by repetition the profiles of a point that took as long as tables show; others do not stand for it."""
     timed_s = sweep.typical_time(point).value
-    return {
-        repetition: row
-        for repetition, row in sweep.profiles_of(point).items()
-        if not math.isfinite(timed_s) or 1 / ALIKE < row.pass_time_s / timed_s < ALIKE
-    }
+    return {repetition: row for repetition, row in sweep.profiles_of(point).items() if is_alike(row, timed_s)}
 
 
 def shown_profiles(sweep: Sweep, point: Point) -> list[ProfileRow]:

@@ -254,9 +254,7 @@ def _step_of_torch(
     return {what: make() for what, make in made.items() if what in wanted}
 
 
-def _rows(
-    ours: Mapping[str, Step], theirs: Mapping[str, Step], limits: Limits, truth: str
-) -> Iterator[dict[str, Any]]:
+def _rows(ours: Mapping[str, Step], theirs: Mapping[str, Step], limits: Limits, truth: str) -> Iterator[dict[str, Any]]:
     """Yield the rows of the table; `truth` as in `_compared`."""
     for kind, quantities in limits.items():
         for what, true in theirs[truth].items():

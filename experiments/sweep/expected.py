@@ -12,6 +12,7 @@ from ...cython_src.plan.dependences import record_graph
 from ...forkjoin.executor import JOBLIB_WAKES_NS
 from ...forkjoin.models import JOBLIB
 from ..machine.environment import collect, environment_id
+from ..machine.topology import available_cpus
 from ..results.rows import Loop, PlanRow
 from ..sampling.timing import LONG_PASS_S, turn_lengths
 from ..subjects.memory import allowed_bytes, format_bytes, memory_bounds
@@ -20,7 +21,7 @@ from ..tables.progress import format_seconds
 from .configuration import Configuration
 
 OF_LOOPS = tuple(name for name in Loop.__struct_fields__ if name != "least_bytes")
-STARTUP_S = 0.7  # start of a measuring process: interpreter, NumPy, plan; for the expected duration only
+STARTUP_S = 0.7  # start of a measuring process on a CPU: interpreter, NumPy, plan; for the expected duration only
 LIMITS_S = 3.0  # measurement of the machine's limits
 GUESSED_FLOPS_PER_S = 1e11  # rate of one thread; for the expected duration only
 
@@ -69,6 +70,7 @@ def generation_s(configuration: Configuration, plan_rows: Mapping[str, PlanRow])
     """Estimate the duration of a generation's samples and of its profiles, from FLOPs at a typical rate; plans that do
     not fit into memory take no time."""
     measure, samples, profiles = configuration.measure, 0.0, 0.0
+    start_s = STARTUP_S / len(available_cpus())  # processes of a generation start side by side
     allowed, _ = allowed_bytes(*memory_bounds(measure.memory_limit))
     for point in configuration.points():
         plan = plan_rows[point.plan_id]
@@ -76,11 +78,11 @@ def generation_s(configuration: Configuration, plan_rows: Mapping[str, PlanRow])
         step_s = fits * plan.flops / (GUESSED_FLOPS_PER_S * point.threads)
         if point.model.model is JOBLIB and point.threads > 1:  # most loops wait for its next look for results
             step_s += fits * len(plan.loops) * JOBLIB_WAKES_NS * 1e-9
-        sample_s = STARTUP_S + step_s * measure.checked(plan.flops)
+        sample_s = start_s + step_s * measure.checked(plan.flops)
         sample_s += min(measure.warmup_s, 0.3) if step_s < LONG_PASS_S else 0.0
         turn_s = sum(turn_lengths(step_s, 0.0)) * step_s if step_s else 0.0
         samples += min(sample_s + max(measure.target_s, measure.least_rounds * turn_s), measure.time_limit_s)
-        profiles += min(STARTUP_S + max(measure.target_s, 6 * step_s), measure.time_limit_s)
+        profiles += min(max(measure.target_s, 6 * step_s), measure.time_limit_s)
     return samples, profiles
 
 

@@ -13,9 +13,11 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import count, groupby
+from statistics import median
 
 from ...cython_src.errors import UsageError
 from ...cython_src.networks.own import is_own
+from ..analysis.accounting import is_alike
 from ..analysis.estimates import MIN_GENERATIONS
 from ..analysis.names import problem_text, record_of, swept_fields, with_short_names
 from ..results.folder import LASTING_FAILURES, Results, ResultsWriter
@@ -210,7 +212,7 @@ class SweepRunner:
                     yield _job(f"generation {shard.repetition + 1}{of}", names, shard, measure)
             return
         if limited:
-            self._say_room(schedule, sum(generation_s(self.configuration, plans)), "is expected to take")
+            self._say_room(schedule, generation_s(self.configuration, plans)[0], "is expected to take")
         for repetition, group in self._generations(results):
             if repetition == first + 1 and limited:
                 self._say_room(schedule, schedule.spent_s, "took")
@@ -249,8 +251,8 @@ class SweepRunner:
             )
 
     def _with_owed_profiles(self, shard: Shard, results: Results) -> Shard:
-        """Return a shard of a later generation with the profiles that are owed, since the host had moved the CPUs in
-        generations that were logged, which are left out."""
+        """Return a shard of a later generation with the profiles that are owed: generations that were logged are left
+        out, since the host had moved the CPUs, or logged runs took another time than timed ones."""
         wanted, first = self.configuration.measure.profiles, results.first_generation
         if not wanted or shard.repetition < first + wanted:
             return shard
@@ -258,7 +260,17 @@ class SweepRunner:
             row for row in results.rows if isinstance(row, ProfileRow | GpuProfileRow) and row.repetition >= first
         ]
         moved = _moved(results)
-        kept = Counter(r.config_id for r in profiles if (r.repetition, r.plan_id, r.interference) not in moved)
+        times: dict[str, list[float]] = {}
+        for sample in results.of(SampleRow):
+            if sample.repetition >= first and sample.step_time_s > 0:
+                times.setdefault(sample.config_id, []).append(sample.step_time_s)
+        typical = {config_id: median(some) for config_id, some in times.items()}
+        kept = Counter(
+            row.config_id
+            for row in profiles
+            if (row.repetition, row.plan_id, row.interference) not in moved
+            and (isinstance(row, GpuProfileRow) or is_alike(row, typical.get(row.config_id, math.nan)))
+        )
         logged = {row.config_id for row in profiles}
         owed = {c: at for c, at in shard.samples.items() if c in logged and kept[c] < wanted}
         return Shard(**shard.identity, samples=shard.samples, profiles={**owed, **shard.profiles})

@@ -51,6 +51,8 @@ class MadeUpMachine:
         Parts of the rounds, and of the generations.
     moved_in : collection of int
         Generations, from 1 on, for which the host has moved the CPUs.
+    slow_log_in : collection of int
+        Generations whose logged runs take half as long again.
     """
 
     def __init__(
@@ -65,12 +67,14 @@ class MadeUpMachine:
         disturbed=0.05,
         moved=0.05,
         moved_in=(),
+        slow_log_in=(),
     ):
         self.truth_s, self.random = truth_s, random.Random(seed)
         self.session, self.process, self.noise, self.drift = session, process, noise, drift
         self.disturbed, self.moved = disturbed, moved
         self.time_s, self.level, self.stretch = 1e9, 0.0, 1.0
         self.far, self.running, self.generations, self.moved_in = False, 0, 0, moved_in
+        self.slow_log_in = slow_log_in
         self.sessions = [{}]  # what each brings to a model, by model and threads
 
     def now(self):
@@ -166,7 +170,9 @@ class MadeUpProcess:
         row = {**ANSWERED, "started": self.started}
         if self.job.get("profile"):
             yield row
-            row = {**OF_PROFILE, "started": self.started}
+            logged_s = self.step_s * math.exp(self.machine.level)
+            logged_s *= 1.5 if self.machine.generations in self.machine.slow_log_in else 1.0
+            row = {**OF_PROFILE, "started": self.started, "pass_time_s": logged_s}
         return row
 
 

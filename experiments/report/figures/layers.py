@@ -8,11 +8,11 @@ import pandas as pd
 from matplotlib.patches import Patch
 from matplotlib.ticker import FuncFormatter
 
-from ...analysis.accounting import layer_table
+from ...analysis.accounting import alike_profiles, layer_table
 from ...analysis.comparisons import plans_by_value
 from ...analysis.names import model_label, model_rank, value_text
 from ...analysis.speeds import is_usable
-from ...analysis.sweep import Sweep
+from ...analysis.sweep import Point, Sweep
 from ...subjects.models import SERIAL
 from ..words import plan_facts
 from .axes import rows_of_bars
@@ -42,7 +42,7 @@ def layers(sweep: Sweep, plan_id: str) -> Chart:
         key=lambda p: (p[1], model_rank(p[0])),
     )
     widest = max((t for _, t in points), default=0)
-    points = [p for p in points if p == (SERIAL, 1) or p[1] == widest]
+    points = [p for p in points if p == (SERIAL, 1) or (p[1] == widest and alike_profiles(sweep, Point(plan_id, *p)))]
     tables = {p: layer_table(sweep, plan_id, *p) for p in points}
     lead = tables.get((SERIAL, 1), next(iter(tables.values())))
     group = _groups(lead)

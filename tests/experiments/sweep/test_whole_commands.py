@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from experiments.made_up_machine import MadeUpBench, MadeUpMachine, means_of
 
-from forktask.experiments.analysis.accounting import accounting_table
+from forktask.experiments.analysis.accounting import accounting_table, alike_profiles
 from forktask.experiments.analysis.load import load, sweep_from_rows
 from forktask.experiments.report.rendering import render_json
 from forktask.experiments.report.sections import build
@@ -164,17 +164,20 @@ def test_the_same_folder_resumes_or_gets_a_session(tmp_path, capsys):
     assert {row["generations"] for row in report["in_short"]} == {24}
 
 
-def test_a_generation_that_counts_is_logged(tmp_path):
-    """Check that where the host had moved the CPUs in the generation with the event log, a later one is logged too,
-    once, and that the page is of that alone."""
-    machine = MadeUpMachine(truth_s, 1, moved=0.0, moved_in=(1,))
+@pytest.mark.parametrize("disturbance", ["moved_in", "slow_log_in"])
+def test_a_generation_that_counts_is_logged(tmp_path, disturbance):
+    """Check that where the host had moved the CPUs in the generation with the event log, or logged runs took longer
+    than timed ones, a later one is logged too, once, and that the page is of that alone."""
+    machine = MadeUpMachine(truth_s, 1, moved=0.0, **{disturbance: (1,)})
     measure = Measure(repeats=6, profile_repeats=1, target_s=0.06, oversubscribe=True, bind="none")
     grid = Grid(models=("serial", "forkjoin", "taskiter"), threads=(2,))
     configuration = Configuration(grid=grid, measure=measure)
     results = SweepRunner(configuration, tmp_path, "compare", means_of(machine), undecided).run()
-    assert Counter(row.repetition for row in results.of(ProfileRow)) == {0: 3, 3: 3}
+    assert set(Counter(row.config_id for row in results.of(ProfileRow)).values()) == {2}
     sweep = load(tmp_path)
-    assert {row.repetition for row in sweep.profiles} == {3} and len(accounting_table(sweep)) == 2
+    assert (0 in {row.repetition for row in sweep.profiles}) == (disturbance == "slow_log_in")
+    kept = [repetition for point in sweep.points() for repetition in alike_profiles(sweep, point)]
+    assert len(kept) == 3 and 0 not in kept and len(accounting_table(sweep)) == 2
 
 
 def test_repeats_count_generations_that_are_not_left_out(tmp_path):
