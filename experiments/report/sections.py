@@ -58,7 +58,7 @@ ELSEWHERE = (
     "were. All other tables have only the placement of most generations."
 )
 NO_ANSWERS = Table("in_short", (), [])
-MOST_OPENING = 2  # plans whose sentence opens the report
+MOST_OPENING = 3  # plans whose sentence opens the report
 
 
 @dataclass(frozen=True)
