@@ -17,7 +17,7 @@ from ..cython_src.binding.executor import BaseExecutor
 from ..cython_src.binding.executor_contract import Conduct
 from ..cython_src.errors import MachineError, UsageError
 from ..cython_src.plan.places import order_by_place
-from .models import FORKJOIN, JOBLIB, SERIAL
+from .models import DIST_BARRIER, FORKJOIN, JOBLIB, SERIAL
 from .serial_loops import EnteredThread, run_serial, touch_scratch
 
 with kept_affinity():
@@ -194,6 +194,9 @@ class ForkJoinExecutor(LoopExecutor):
 
     def _prepare(self, bound: BoundPlan) -> None:
         check_runtime(self.options.runtime)
+        if self.options.join == "dist" and not DIST_BARRIER.items() <= os.environ.items():
+            settings = " ".join(f"{name}={value}" for name, value in DIST_BARRIER.items())
+            raise UsageError(f"join=dist needs variables that libomp reads when it is loaded, got none; set {settings}")
         super()._prepare(bound)
         self._order = order_by_place(bound.plan) if self.options.order == "place" else None
 

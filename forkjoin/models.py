@@ -11,6 +11,8 @@ from ..cython_src.gpu.options import GpuOptions
 from ..cython_src.records import Record, about
 
 TASKWAIT = about("where the creating thread waits for all tasks", choices=("none", "loop", "phase", "iteration"))
+# Environment variables by which libomp takes its distributed barrier, for all of its barriers or none.
+DIST_BARRIER = {f"KMP_{kind}_BARRIER_PATTERN": "dist,dist" for kind in ("PLAIN", "FORKJOIN", "REDUCTION")}
 _RUNTIME = about("the OpenMP library; `libomp` is preloaded", choices=("libgomp", "libomp"))
 
 
@@ -35,8 +37,9 @@ class ForkJoinOptions(Record):
         str,
         about(
             "the barrier after a loop of a persistent region: `omp`, the OpenMP library's; `tree`, in which four "
-            "neighbours meet, then four such groups, and so on",
-            choices=("omp", "tree"),
+            "neighbours meet, then four such groups, and so on; `dist`, libomp's distributed barrier, whose threads "
+            "have flags of their own (LLVM 13)",
+            choices=("omp", "tree", "dist"),
         ),
     ] = "omp"
     order: Annotated[
@@ -52,11 +55,17 @@ class ForkJoinOptions(Record):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        for name, value in (("join", "tree"), ("order", "place")):
-            if getattr(self, name) == value and self.region != "persistent":
-                raise UsageError(
-                    f"{name}={value} needs region=persistent, got region={self.region}; add region=persistent"
-                )
+        persistent = ("region", "persistent")
+        needed = {
+            "join": {"tree": [persistent], "dist": [persistent, ("runtime", "libomp")]},
+            "order": {"place": [persistent]},
+        }
+        for name, values in needed.items():
+            for other, wanted in values.get(getattr(self, name), ()):
+                if (got := getattr(self, other)) != wanted:
+                    raise UsageError(
+                        f"{name}={getattr(self, name)} needs {other}={wanted}, got {other}={got}; add {other}={wanted}"
+                    )
 
 
 class OpenMPTasksOptions(Record):

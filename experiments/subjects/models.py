@@ -389,12 +389,14 @@ TASKGRAPH, TASKITER = _spec(tasking.TASKGRAPH), _spec(tasking.TASKITER)
 def forkjoin_forms() -> tuple[ModelSpec, ...]:
     """Return what `REFERENCE` stands for: fork-join in both regions, with every schedule, some sizes of what dynamic
     and guided hand out, under each OpenMP library that is found; persistent regions with a tree as their barrier,
-    whose schedules hand out their own number; and static shares by place."""
+    whose schedules hand out their own number; static shares by place, and with libomp's distributed barrier."""
     options = {name: forkjoin.FORKJOIN.fields[name].choices for name in ("region", "schedule", "runtime", "join")}
     result = []
     for *values, chunk in itertools.product(*options.values(), CHUNKS):
-        region, schedule, _, join = values
-        if (join == "tree" and region == "loop") or (chunk and (join == "tree" or schedule == "static")):
+        region, schedule, runtime, join = values
+        if (join != "omp" and region == "loop") or (chunk and (join != "omp" or schedule == "static")):
+            continue
+        if join == "dist" and (runtime, schedule) != ("libomp", "static"):
             continue
         shares = (region, schedule, join) == ("persistent", "static", "omp")
         for order in ("plan", "place") if shares else ("plan",):
@@ -437,7 +439,7 @@ def check_ours(specs: Sequence[ModelSpec]) -> Sequence[ModelSpec]:
 
 
 def process_environment(spec: ModelSpec) -> dict[str, str]:
-    """Return environment variables for a process that runs this model: the runtime to preload, if any.
+    """Return environment variables for a process that runs this model: the runtime to preload, if any, and its barrier.
 
     Raises
     ------
@@ -457,7 +459,7 @@ def process_environment(spec: ModelSpec) -> dict[str, str]:
     result = [path for folder in folders for path in sorted(glob.glob(f"{folder}/libomp.so*"), reverse=True)]
     if not result:
         raise UsageError(f"model {spec} needs LLVM's libomp.so, found none in {', '.join(folders)}; install libomp5")
-    return {"LD_PRELOAD": result[0]}
+    return {"LD_PRELOAD": result[0]} | (forkjoin.DIST_BARRIER if spec.option("join") == "dist" else {})
 
 
 def counts_for(spec: ModelSpec, requested: Sequence[int]) -> Sequence[int]:

@@ -46,7 +46,10 @@ def test_the_reference_is_fork_join_in_all_its_forms(monkeypatch):
     assert {("loop", "static", 0), ("persistent", "dynamic", 2), ("loop", "guided", 8)} <= result
     assert not any(schedule == "static" and chunk for _, schedule, chunk in result)
     monkeypatch.setattr(models.glob, "glob", lambda pattern: ["/usr/lib/libomp.so.5"])
-    assert len(parse_models(["reference"])) == 2 * (len(alone) - 1)
+    both = parse_models(["reference"])
+    assert len(both) == 2 * (len(alone) - 1) + 1  # and libomp's distributed barrier
+    (dist,) = (spec for spec in both if spec.option("join") == "dist")
+    assert {"LD_PRELOAD", "KMP_PLAIN_BARRIER_PATTERN"} < process_environment(dist).keys()
 
 
 @pytest.mark.parametrize(
@@ -56,6 +59,7 @@ def test_the_reference_is_fork_join_in_all_its_forms(monkeypatch):
         ("forkjoin:regoin=loop", ["regoin", "region", "chunk_size"]),
         ("forkjoin:region=static", ["static", "loop, persistent"]),
         ("forkjoin:join=tree", ["join=tree", "region=persistent"]),
+        ("forkjoin:region=persistent:join=dist", ["join=dist", "runtime=libomp"]),
         ("forkjoin:order=place", ["order=place", "region=persistent"]),
         ("forkjoin:chunk_size=-1", ["-1", "whole number"]),
         ("forkjoin:persistent", ["persistent", "option=value"]),
@@ -112,10 +116,9 @@ def test_every_value_of_the_table_is_taken(name):
     for option, field in MODELS[name].fields.items():
         if option in ("runtime", "profile", "program"):  # chosen before the process starts; paths
             continue
-        for value in field.choices or (str(max(field.limits.ge or 0, 2)),):
-            needed = {"slots": ":unroll=2", **dict.fromkeys(("join", "order"), ":region=persistent")}.get(
-                option, ""
-            )  # by these options
+        for value in field.choices or (str(max(field.limits.ge or 0, 2)),):  # with the options that it needs
+            needed = {"slots": ":unroll=2", **dict.fromkeys(("join", "order"), ":region=persistent")}.get(option, "")
+            needed += ":runtime=libomp" * (value == "dist")
             make_executor(f"{name}:{option}={value}{needed}", 1).close()
 
 
