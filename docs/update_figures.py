@@ -5,7 +5,7 @@
 `NAME FOLDER` takes the samples of a results folder of `forktask run NAME` into results/MACHINE/NAME, with the host's
 name left out; see results/README.md, whose list is written here. Then, as without arguments, the figures in `FIGURES`
 of all published results are drawn as `forktask report --figure` draws them, the tables of docs/studies are written, and
-the README's table, sentences and figure from `demonstration`. A test fails where one is not what the samples give; who
+the README's table from `demonstration`. A test fails where one is not what the samples give; who
 changes the form of rows converts them.
 """
 
@@ -30,16 +30,9 @@ from forktask.experiments.analysis.costs import memory_table
 from forktask.experiments.analysis.estimates import NOT_USABLE
 from forktask.experiments.analysis.factorial import effect_table
 from forktask.experiments.analysis.load import load
-from forktask.experiments.analysis.names import (
-    AGAIN_LABEL,
-    GRANULARITY,
-    INTERFERENCE,
-    axis_label,
-    model_rank,
-    value_text,
-)
+from forktask.experiments.analysis.names import GRANULARITY, INTERFERENCE, axis_label, model_rank, value_text
 from forktask.experiments.analysis.phases import WALL, phase_table
-from forktask.experiments.analysis.speeds import leading_plans, main_plan, on_most_threads, scope, speed_table
+from forktask.experiments.analysis.speeds import leading_plans, main_plan, on_most_threads, speed_table
 from forktask.experiments.analysis.sweep import Sweep
 from forktask.experiments.metg.figure import draw as draw_metg
 from forktask.experiments.metg.metg import table_of
@@ -55,7 +48,7 @@ from forktask.experiments.results.folder import SAMPLES, read_results
 from forktask.experiments.results.rows import RoundsRow, SampleRow, SessionRow, TraceRow
 from forktask.experiments.studies.report import build, drawn_figure
 from forktask.experiments.studies.running import StudyResults, results_of
-from forktask.experiments.subjects.models import PERSISTENT, SERIAL, TASKITER, ModelSpec
+from forktask.experiments.subjects.models import PERSISTENT, SERIAL, TASKITER, ModelSpec, parse_model
 from forktask.experiments.survey.joined import MACHINES, machine_row
 from forktask.experiments.survey.page import SURVEY
 from forktask.experiments.tables import Column, Table, markdown_table
@@ -71,12 +64,13 @@ WHEN_PAGE = ROOT / "docs" / "when_do_tasks_pay.md"
 NARROW, SHARES = 0.10, (0.25, 0.5, 0.75)
 MACHINES_MARKS = {"epyc_2_cores": "o", "xeon_2_cores": "s"}
 README, README_RESULTS = ROOT / "README.md", "demonstration"
+TASK_MODELS = ("taskiter", "taskgraph", "tasks")  # of the README's table
 METG_RESULTS = RESULTS / "epyc_2_cores" / "metg"
 TRACED = (PERSISTENT, TASKITER)  # models of the picture of traces
 # The figures of each study, whose table its page has, too: those of a network are drawn for each network, others for
 # the plan with most samples.
 FIGURES = {
-    README_RESULTS: ("forest", "handover", "turns"),
+    README_RESULTS: ("handover", "turns"),
     "gpt2_ladder": ("ladder",),
     "gpt2_batch_subsize": ("granularity",),
     "gpt2_shapes": ("bound", "roofline"),
@@ -346,15 +340,15 @@ def listed(results: Path = RESULTS) -> str:
 
 
 def repeated(results: Path = RESULTS) -> str:
-    """Return the table of findings that can be measured again, for docs/findings.md: how long a session of each took,
-    how large all are."""
-    lines = ["| command | minutes, at least | disk |", "|---|--:|--:|"]
+    """Return the table of findings that can be repeated, for docs/findings.md: how long a session of each takes where
+    nothing else runs, with a minute for the machine's limits and the report, and how large all are."""
+    lines = ["| command | minutes | disk |", "|---|--:|--:|"]
     for number, finding in findings(results / "findings.toml").items():
         rows, size = read_results(finding.folder), (finding.folder / SAMPLES).stat().st_size
         first = min((row.generations for row in rows.of(SessionRow)), default=math.inf)  # one session
         begun = [row.started for row in rows.of(SampleRow) if row.repetition < first]
         turns_s = sum(sum(row.wall_s) for row in rows.of(RoundsRow) if row.repetition < first)
-        took = max(max(begun) - min(begun), turns_s) / 60
+        took = 1 + max(max(begun) - min(begun), turns_s, rows.run.config["budget_s"]) / 60
         lines.append(f"| `make reproduce FINDING={number}` | {took:.0f} | {format_bytes(size)} |")
     return "".join(f"{line}\n" for line in lines)
 
@@ -396,31 +390,24 @@ def blocks_of(sweep: Sweep) -> dict[str, tuple[str, str]]:
 
 
 def measured(sweep: Sweep) -> str:
-    """Return the README's table of all models on most threads, with machine, commit, date and conditions."""
+    """Return the README's table of the task models on most threads, with machine, commit, date and conditions."""
     table, threads = on_most_threads(speed_table(sweep))
     points = {(row["plan_id"], row["model"]): row for row in table.to_dict("records")}
-    columns = [Column("model", lambda row: f"`{row['model'].repeated}`" + f" {AGAIN_LABEL}" * bool(row["model"].again))]
     blocks = blocks_of(sweep)
-    for name, (plan_id, _) in blocks.items():
-        columns += [
-            Column(f"{name}: step", lambda row, plan_id=plan_id: time(points[plan_id, row["model"]]["time_s"]), True),
-            Column("time / fork-join", lambda row, plan_id=plan_id: ratio_text(points[plan_id, row["model"]])),
-        ]
+    columns = [Column("model", lambda row: f"`{row['model']}`")]
+    columns += [
+        Column(f"{name} blocks", lambda row, plan_id=plan_id: ratio_text(points[plan_id, row["model"]]))
+        for name, (plan_id, _) in blocks.items()
+    ]
     first = blocks["fine"][0]
-    rows = sorted((row for (plan_id, _), row in points.items() if plan_id == first), key=lambda row: row["time_s"])
+    rows = [points[first, model] for model in map(parse_model, TASK_MODELS)]
     environment, folder = sweep.environment, sweep.folder
-    most = max(row["generations"] for row in points.values())
-    least = min(row["generations"] for row in points.values())
     about = (
-        f"Verdicts hold {scope(sweep)} of {f'{least} to ' * (least < most)}{plural(most, 'generation')}. Blocks, "
-        f"{'; '.join(f'{name}: {text}' for name, (_, text) in blocks.items())}. {machine_of(environment)}, "
+        f"Blocks: {'; '.join(f'{name}, {text}' for name, (_, text) in blocks.items())}. {machine_of(environment)}, "
         f"{threads} threads, {sweep.run.created[:10]}, commit {environment['build']['commit'][:12]}. "
-        f"{conditions_of(folder)} Measured with `forktask run "
-        f"{README_RESULTS}`; "
-        f"[the samples]({folder.relative_to(ROOT)}/{SAMPLES})."
+        f"[Samples]({folder.relative_to(ROOT)}/{SAMPLES})."
     )
-    text = textwrap.fill(about, 120, break_on_hyphens=False)
-    return "\n".join([*markdown_table(columns, rows), "", text, ""])
+    return "\n".join([*markdown_table(columns, rows), "", textwrap.fill(about, 120, break_on_hyphens=False), ""])
 
 
 def machine_of(environment: dict) -> str:

@@ -245,12 +245,19 @@ def test_every_column_of_a_table_is_explained():
             assert base in known, (file, name)
 
 
-def test_each_finding_names_its_source():
-    """Check that there are at most twelve findings, each with a note, a study or a folder, or that of another one."""
-    rows = re.findall(r"^\| (\d+)\*? \|(.*)\|$", (ROOT / "docs" / "findings.md").read_text(), re.MULTILINE)
-    assert sorted(int(number) for number, _ in rows) == list(range(1, len(rows) + 1)) and 1 <= len(rows) <= 12
-    for number, row in rows:
-        assert re.search(r"\]\((notes|studies|\.\./results)/|\| as \d+ \|", row), number
+def test_each_finding_says_where_and_names_its_source():
+    """Check that findings are numbered without a gap, that each of several sessions has a table of at most five rows,
+    says where, elsewhere, repeat and data, and that the others lead to a note or a study."""
+    page = (ROOT / "docs" / "findings.md").read_text()
+    sections = re.findall(r"^## Finding (\d+)$(.*?)(?=^## )", page, re.MULTILINE | re.DOTALL)
+    rows = re.findall(r"^\| (\d+) \|(.*)\|$", page, re.MULTILINE)
+    assert [int(number) for number, _ in sections + rows] == list(range(1, len(sections + rows) + 1))
+    for number, section in sections:
+        assert re.search(r"^\*\*.*\.\*\*", section, re.MULTILINE), number
+        assert "](studies/" in section or "*Data:* as" in section, number
+        assert all(f"*{word}:*" in section for word in ("Where", "Elsewhere", "Repeat", "Data")), number
+        assert len(re.findall(r"^\|", section, re.MULTILINE)) <= 2 + 5, number
+    assert all("](notes/" in row or "](studies/" in row for _, row in rows)
 
 
 def test_the_page_of_commands_has_each_of_them():
@@ -358,10 +365,10 @@ if __name__ == "__main__":
 
 
 def test_the_first_page_is_short_and_names_the_place_for_bugs_alone():
-    """Check that the README has at most 120 lines and one forest plot, and that pages and messages that ask for reports
-    of bugs name one place."""
+    """Check that the README has at most 600 words and one figure, and that pages and messages that ask for reports of
+    bugs name one place."""
     text = (ROOT / "README.md").read_text()
-    assert len(text.splitlines()) <= 120 and text.count("demonstration-forest.svg") == 1
+    assert len(text.split()) <= 600 and text.count("](docs/images/") == 1
     assert "Report a bug to whoever gave you this copy" in text
     sources = [path for folder in ("experiments", "api", "cython_src") for path in (ROOT / folder).rglob("*.py")]
     for path in (*PAGES, *sources):

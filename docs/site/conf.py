@@ -41,6 +41,7 @@ def contents() -> str:
         "Findings": [
             "/docs/when_do_tasks_pay",
             "/docs/findings",
+            "/docs/related_work",
             "/docs/studies",
             "/docs/studies/*",
             "/docs/site/experiments",
