@@ -53,17 +53,31 @@ def options_of(record: type) -> str:
 
 
 def rows_of_files() -> str:
-    """All kinds of rows with their fields; fields of a base class come first."""
-    sections = []
+    """All kinds of rows with their fields, after those that several kinds have."""
+    sections: dict[str, str] = {}
     for kind, record in KINDS.items():
-        hints = typing.get_type_hints(record, include_extras=True)
-        fields = [
-            (f"`{field.name}`", next(m.description for m in hints[field.name].__metadata__ if m.description))
-            for field in structs.fields(record)
-        ]
+        shared = [base for base in record.__mro__[1:] if "What all" in (base.__doc__ or "")][::-1]
+        also = []
+        for base in shared:
+            heading = inspect.getdoc(base).partition(":")[0].rstrip(".")
+            sections.setdefault(heading, _fields(heading, "", base))
+            also.append(f"[{heading.lower()}](#{heading.lower().replace(' ', '-').replace('`', '')})")
         text = " ".join(inspect.getdoc(record).split())
-        sections.append(f"## `{kind}`\n\n{text}\n\n{rows('| field | meaning |', fields)}")
-    return "\n\n".join(sections)
+        text += f" Also {', '.join(also)}." if also else ""
+        sections[kind] = _fields(f"`{kind}`", f"{text}\n\n", record)
+    return "\n\n".join(sorted(sections.values(), key=lambda section: not section.startswith("## What all")))
+
+
+def _fields(heading: str, text: str, record: type) -> str:
+    """A section with the fields that a kind of rows declares itself."""
+    hints = typing.get_type_hints(record, include_extras=True)
+    own = {name for base in record.__mro__[1:] if "What all" in (base.__doc__ or "") for name in base.__annotations__}
+    fields = [
+        (f"`{field.name}`", next(m.description for m in hints[field.name].__metadata__ if m.description))
+        for field in structs.fields(record)
+        if field.name not in own
+    ]
+    return f"## {heading}\n\n{text}{rows('| field | meaning |', fields)}"
 
 
 def layer_signatures() -> str:
