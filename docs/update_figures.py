@@ -513,7 +513,8 @@ def speeds(sweep: Sweep, axes: list[Column], further: list[Column]) -> list[str]
     headings = {model: f"`{model}`, {plural(1 if model.is_serial else threads, 'thread')}" for model in models}
     plans = sweep.plan_ids()
     if len(plans) == 1 or len(models) > MOST_COLUMNS:
-        columns = [Column("model", lambda row: headings[row["model"]])]
+        one = f" (`serial`: {plural(1, 'thread')})" if threads > 1 and any(model.is_serial for model in models) else ""
+        columns = [Column(f"model, {plural(threads, 'thread')}{one}", lambda row: f"`{row['model']}`")]
         for plan_id in plans:
             text = ", ".join(axis.text({"plan_id": plan_id}) for axis in axes) or "a step, or time / fork-join"
             columns.append(Column(text, lambda row, plan_id=plan_id: cell(plan_id, row["model"])))
