@@ -95,7 +95,7 @@ class Comparison(InFolder):
     def table(self) -> pd.DataFrame:
         """One row a plan, model and number of threads, as in summary.csv: what was swept, model, times, verdict,
         phases, and last all other options."""
-        from .experiments.analysis.phases import summary_table
+        from .experiments.analysis.accounting import summary_table
 
         return summary_table(self._sweep)
 

@@ -25,13 +25,13 @@ from matplotlib.figure import Figure
 
 from forktask.cython_src.errors import UsageError
 from forktask.cython_src.typed_text import format_bytes
+from forktask.experiments.analysis.accounting import WALL, phase_table
 from forktask.experiments.analysis.comparisons import interference_table, recovered_table
 from forktask.experiments.analysis.costs import memory_table
 from forktask.experiments.analysis.estimates import NOT_USABLE
 from forktask.experiments.analysis.factorial import effect_table
 from forktask.experiments.analysis.load import load
 from forktask.experiments.analysis.names import GRANULARITY, INTERFERENCE, axis_label, model_rank, value_text
-from forktask.experiments.analysis.phases import WALL, phase_table
 from forktask.experiments.analysis.speeds import leading_plans, main_plan, on_most_threads, speed_table
 from forktask.experiments.analysis.sweep import Sweep
 from forktask.experiments.metg.figure import draw as draw_metg
@@ -40,7 +40,7 @@ from forktask.experiments.report import figures
 from forktask.experiments.report.columns import EFFECT, LOSS
 from forktask.experiments.report.columns import INTERFERENCE as INTERFERING
 from forktask.experiments.report.figures import style
-from forktask.experiments.report.figures.losses import rows_of as losses_of
+from forktask.experiments.report.figures.layers import rows_of as losses_of
 from forktask.experiments.report.files import GANTT
 from forktask.experiments.report.gantt import draw_traces
 from forktask.experiments.report.reproduced import findings

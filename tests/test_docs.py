@@ -21,10 +21,9 @@ from pathlib import Path
 import pytest
 
 from forktask.cython_src.binding.execution_model import ExecutionModel
-from forktask.experiments.analysis.accounting import layers_of_all
+from forktask.experiments.analysis.accounting import layers_of_all, summary_table
 from forktask.experiments.analysis.estimates import LEAST_ROUNDS, MIN_GENERATIONS
 from forktask.experiments.analysis.load import load
-from forktask.experiments.analysis.phases import summary_table
 from forktask.experiments.commands.main import COMMANDS, FAULT_EXIT, UNSOUND_EXIT, USAGE_EXIT, make_parser
 from forktask.experiments.results.grids import shipped
 from forktask.experiments.studies.running import results_of

@@ -17,7 +17,7 @@ from ..results.rows import Loop
 from ..subjects.models import SERIAL, ModelSpec
 from ..tables.numbers import plural
 from .accounting import busy_by, shown_profiles
-from .counters import counter_table
+from .costs import counter_table
 from .names import model_label
 from .sweep import Point, Sweep, kept
 

@@ -152,7 +152,7 @@ class Trace(InFolder):
             Another name or column.
         """
         from ..analysis.windows import typical
-        from ..report.figures.losses import draw_traced
+        from ..report.figures.layers import draw_traced
         from ..report.figures.style import COLUMN_WIDTH_IN
         from ..report.gantt import draw_gantt
 
@@ -166,7 +166,7 @@ class Trace(InFolder):
     def caption(self, name: str = "gantt", *, iterations: Number = 3) -> str:
         """Return a figure's caption."""
         from ..analysis.windows import typical
-        from ..report.figures.losses import losses_chart
+        from ..report.figures.layers import losses_chart
         from ..report.gantt import gantt_caption
 
         check_choice("name of figure", name, self.figures)

@@ -15,22 +15,19 @@ from matplotlib.figure import Figure
 
 from ...cython_src.errors import UsageError, check_choice
 from ...cython_src.reading import decoding, read_regular
-from ..analysis.accounting import layers_of_all
+from ..analysis.accounting import layers_of_all, summary_table
 from ..analysis.load import load
 from ..analysis.losses import all_losses, as_rows, as_table, as_text
 from ..analysis.names import ALWAYS_NAMED, GRANULARITY, INTERFERENCE, value_text
-from ..analysis.phases import summary_table
 from ..analysis.speeds import main_plan, with_usable
 from ..analysis.sweep import Sweep, chosen
 from ..analysis.windows import LogWindow, typical
 from ..events.events import EventLog
 from ..results.files import write_atomically, write_table
-from ..traces.paje import write_paje
-from ..traces.paraver import write_paraver
-from ..traces.perfetto import write_perfetto
+from ..traces.formats import write_paje, write_paraver, write_perfetto
 from ..traces.sweep import LOSSES_TABLE, SHOWN, plan_folder
 from . import figures
-from .figures.losses import draw_traced, losses_chart
+from .figures.layers import draw_traced, losses_chart
 from .figures.style import COLUMN_WIDTH_IN, FIGURE_FOLDER, FORMATS, figure_path, save, save_asked
 from .gantt import draw_gantt, draw_traces, gantt_text
 from .rendering import DrawnFigure, render_answers, render_figure, render_html, render_json, render_text

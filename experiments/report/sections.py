@@ -16,15 +16,39 @@ from typing import Any
 import pandas as pd
 
 from ..analysis import factorial
-from ..analysis.accounting import accounting_table, faster_blocks, layer_table, remarks, unlike_text
-from ..analysis.comparisons import PER, axis_table, interference_table, own_best_table, recovered_text
-from ..analysis.costs import cost_table, gpu_table, memory_table
-from ..analysis.counters import block_counts, block_sentences, counter_sentences, counter_table, remote_rows
+from ..analysis.accounting import (
+    BUSY,
+    accounting_table,
+    faster_blocks,
+    layer_table,
+    phase_table,
+    phases_of,
+    remarks,
+    unlike_text,
+)
+from ..analysis.comparisons import (
+    PER,
+    axis_table,
+    handover_table,
+    interference_table,
+    node_differences,
+    node_limits,
+    own_best_table,
+    recovered_text,
+)
+from ..analysis.costs import (
+    block_counts,
+    block_sentences,
+    cost_table,
+    counter_sentences,
+    counter_table,
+    gpu_table,
+    memory_table,
+    remote_rows,
+)
 from ..analysis.estimates import EQUIVALENCE_BAND
 from ..analysis.limits import bound_table, floor_table
 from ..analysis.names import axis_label, model_label, value_text
-from ..analysis.phases import BUSY, phase_table, phases_of
-from ..analysis.places import handover_table, node_differences, node_limits
 from ..analysis.roofline import bound_sentences, roofline_table
 from ..analysis.speeds import leading_plans, row_is_usable, scope, speed_table
 from ..analysis.sweep import Sweep
@@ -39,7 +63,7 @@ from ..tables.numbers import format_time, plural
 from . import columns
 from .figures import left_out
 from .figures.ladder import ladder_rows
-from .figures.losses import rows_of as loss_rows
+from .figures.layers import rows_of as loss_rows
 from .figures.ratios import node_rows
 from .verdicts import answers, scope_note
 from .words import DEFINITIONS, axes_text, conditions, data_warning, gpu_text, order_note, plan_title, t1_text

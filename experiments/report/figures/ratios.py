@@ -1,28 +1,35 @@
 """Figures of ratios: `forest` and `peers` have those of all contestants, `nodes` those of each node of a pooled sweep,
-`interference` slowdowns by competing processes."""
+`interference` slowdowns by competing processes; `turns` and `handover` those of turns, and of generations over the time
+of a hand-over between two CPUs: drift, and states of the host, that an interval alone does not show."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
+from itertools import pairwise
+from statistics import median
 from typing import Any
 
 import pandas as pd
 
-from ...analysis.comparisons import interference_table
+from ...analysis.comparisons import interference_table, sweep_on
 from ...analysis.estimates import EQUIVALENCE_BAND
 from ...analysis.names import INTERFERENCE, model_label
-from ...analysis.places import sweep_on
-from ...analysis.speeds import Pair, estimate_of, interval_columns, ratio_rows
+from ...analysis.speeds import Pair, better_forkjoin, estimate_of, interval_columns, ratio_rows
 from ...analysis.sweep import Point, Sweep, kept
+from ...results.turns import MOVED_TIMES
+from ...subjects.models import ModelSpec
 from ..verdicts import answers
-from ..words import blocks_text
+from ..words import blocks_text, plan_facts
 from .chart import Chart, Lacking, Panel, figure, reference_rows, value_rows
 from .style import GREY, ModelStyle, model_styles
 
-MOST_ROWS, MOST_PANELS = 24, 4  # of `forest` and `peers`, and of `nodes`
+MOST_ROWS, MOST_NODES = 24, 4  # of `forest` and `peers`, and panels of `nodes`
 WIDEST = 1.5  # ratios on the axis of `forest`; what is farther from 1 is an arrow
 TAKEN, ACROSS = "CPU time taken", 4
+NANOSECOND, MOST_NAMED = 1e-9, 4
+MOST_TURNS, LEAST_GENERATIONS = 6, 2  # panels of `turns`, which needs so many
 
 
 def _answers(sweep: Sweep, against: str) -> list[dict[str, Any]]:
@@ -102,7 +109,7 @@ def nodes(sweep: Sweep, plan_id: str) -> Chart:
         own = rows[rows["model"] == model].sort_values("node", key=lambda names: names.map(order))
         named = value_rows(own, "ratio", own["node"].replace("", math.nan))
         panels.append(Panel(named, "time / fork-join", own["label"].iloc[0], "ratio"))
-    styles, more = model_styles(sweep.samples["model"]), sum(rows["node"] == "") - MOST_PANELS
+    styles, more = model_styles(sweep.samples["model"]), sum(rows["node"] == "") - MOST_NODES
     caption = [
         f"Time over that of the better fork-join form on each node, with 95 % intervals; coloured band: all nodes "
         f"together; grey: ± {EQUIVALENCE_BAND:.0%}.",
@@ -110,7 +117,7 @@ def nodes(sweep: Sweep, plan_id: str) -> Chart:
         "" if rows["usable"].all() else "Crossed out: not usable.",
     ]
     names = dict.fromkeys(styles, "")
-    return Chart(panels[:MOST_PANELS], [sweep.problem_name(plan_id)], styles, names=names, caption=caption)
+    return Chart(panels[:MOST_NODES], [sweep.problem_name(plan_id)], styles, names=names, caption=caption)
 
 
 @figure(7)
@@ -145,3 +152,117 @@ def interference(sweep: Sweep, plan_id: str) -> Chart:
             "take explains, above it is CPU time that was available and not used. Bars: 95 % intervals."
         ],
     )
+
+
+def _on_most_threads(sweep: Sweep, plan_id: str) -> tuple[int, ModelSpec | None]:
+    """Return the most threads of a plan's models of the CPU, and the better fork-join form on them."""
+    threads = max((count for model, count in sweep.points_of(plan_id) if not model.is_gpu), default=1)
+    return threads, better_forkjoin(sweep, plan_id, threads)
+
+
+def handover_rows(sweep: Sweep, plan_id: str) -> list[dict[str, Any]]:
+    """Return a row for each generation and model on most threads: model, handover_s (median over rounds), ratio (time
+    over that of the better fork-join form in this generation), left_out (whether tables leave the generation out)."""
+    threads, join = _on_most_threads(sweep, plan_id)
+    own = sweep.samples[(sweep.samples["plan_id"] == plan_id) & (sweep.samples["threads"] == threads)]
+    groups = {key: part.set_index("model")["step_time_s"] for key, part in own.groupby(["repetition", "group"])}
+    moved = {(generation, group[2]) for generation, group in sweep.quiet.moved if group[0] == plan_id}
+    result = []
+    for row in sweep.rounds:
+        key = row.repetition, row.group
+        seconds = [one for one in row.handover_s if one]
+        times = groups.get(key)
+        if row.plan_id != plan_id or not seconds or times is None or join not in times.index:
+            continue
+        for model in (model for model in times.index if model != join and sweep.shows(model) and not model.is_gpu):
+            about = {"model": model, "handover_s": median(seconds), "left_out": key in moved}
+            result.append({**about, "ratio": float(times[model] / times[join])})
+    return result
+
+
+@figure(6.5)
+def handover(sweep: Sweep, plan_id: str) -> Chart:
+    """Return a marker for each generation and model, hollow where tables leave the generation out; the caption has the
+    ratios of near and of far CPUs, where several generations had each."""
+    table = pd.DataFrame(handover_rows(sweep, plan_id), columns=["model", "handover_s", "left_out", "ratio"])
+    rows = table.sort_values("handover_s", kind="stable").to_dict("records")
+    if not rows or rows[-1]["handover_s"] <= MOVED_TIMES * rows[0]["handover_s"]:
+        raise Lacking(
+            "ratios over hand-overs need fork-join, another model, and generations with near and with far CPUs"
+        )
+    # Near and far CPUs part where hand-overs leap most.
+    leaps = [after["handover_s"] / before["handover_s"] for before, after in pairwise(rows)]
+    at = 1 + leaps.index(max(leaps))
+    of_model: list[dict[ModelSpec, list[float]]] = [{}, {}]
+    for number, row in enumerate(rows):
+        of_model[number >= at].setdefault(row["model"], []).append(row["ratio"])
+    both = [model for model in sorted(of_model[0]) if min(len(result.get(model, ())) for result in of_model) > 1]
+    texts = [
+        f"{model_label(model)} {', '.join(f'{median(result[model]):.2f}' for result in of_model)}" for model in both
+    ]
+    far_ns = rows[at]["handover_s"] / NANOSECOND
+    caption = ["Ratio over the time of a hand-over between two CPUs; hollow: left out of tables."]
+    if texts:
+        caption.append(f"Medians near, and far (from {far_ns:.0f} ns on): {'; '.join(texts[:MOST_NAMED])}.")
+    table = table.sort_values("model")
+    about = {"hollow": table["left_out"], "x": table["handover_s"] / NANOSECOND}
+    drawn = reference_rows(table["model"], about["x"], table["ratio"]).assign(**about)
+    styles = {m: replace(look, line="none") for m, look in model_styles(sweep.samples["model"]).items()}
+    panel = Panel(drawn, "time / better fork-join", "", "ratio")
+    return Chart([panel], plan_facts(sweep, plan_id), styles, "hand-over of a cache line (ns)", caption=caption)
+
+
+def _turn_rows(sweep: Sweep, plan_id: str) -> list[dict[str, Any]]:
+    """Return a row for each turn of each model on most threads: model, session, generation, round, x (its place in
+    time: generations one after the other, rounds between them), value (time over that of the better fork-join form in
+    the same round); low, high are not known."""
+    threads, join = _on_most_threads(sweep, plan_id)
+    base = sweep.turns.get((plan_id, join, threads), {})
+    order = sorted({turn[0] for turn in base}, key=lambda g: (sweep.session_of.get(g, 0), g))
+    rounds = max((turn[2] for turn in base), default=0) + 1
+    result = []
+    for model, count in sweep.points_of(plan_id):
+        own = sweep.turns[plan_id, model, count] if count == threads and model != join else {}
+        for turn in sorted({*own} & {*base}, key=lambda turn: (order.index(turn[0]), turn[2])):
+            generation = order.index(turn[0]) + 1
+            about = {"session": sweep.session_of.get(turn[0], 0) + 1, "generation": generation, "round": turn[2] + 1}
+            value = {"x": generation + turn[2] / rounds, "value": own[turn] / base[turn]}
+            result.append({"model": model, **value, **about, "low": math.nan, "high": math.nan})
+    return result
+
+
+@figure(6.4)
+def turns(sweep: Sweep, plan_id: str) -> Chart:
+    """Return a panel for each model: a dot for each turn, a line for the middle of each generation."""
+    rows = _turn_rows(sweep, plan_id)
+    if len({row["generation"] for row in rows}) < LEAST_GENERATIONS:
+        raise Lacking(
+            f"ratios of turns need fork-join, another model and {LEAST_GENERATIONS} generations; measure longer"
+        )
+    table, styles = pd.DataFrame(rows), model_styles(sweep.samples["model"])
+    low, high = table["value"].quantile([0.01, 0.99])
+    firsts = table.groupby("session")["generation"].min()
+
+    def painted(model: ModelSpec) -> Panel:
+        own = table[table["model"] == model]
+
+        def paint(axis, column: str) -> None:
+            axis.scatter(own["x"], own["value"], s=3, color=[styles[model].color], alpha=0.5, linewidths=0)
+            middles = own.groupby("generation")["value"].median()
+            axis.hlines(middles, middles.index, middles.index + 1, color="0.1", linewidth=1.0, zorder=4)
+            for first in firsts.iloc[1:]:
+                axis.axvline(first, color=GREY, linewidth=0.6, linestyle=":")
+            axis.axhline(1, color=GREY, linewidth=0.7)
+            axis.set(xlabel="generation", ylabel="turn / fork-join")
+            axis.set_ylim(low / 1.02, high * 1.02)
+            axis.xaxis.get_major_locator().set_params(integer=True)
+
+        return Panel(own, "turn / fork-join", model_label(model), paint=paint)
+
+    panels = [painted(model) for model in list(dict.fromkeys(table["model"]))[:MOST_TURNS]]
+    caption = (
+        "Time of each undisturbed turn over that of the better fork-join form in the same round, in the order of time. "
+        "Lines: median of a generation of processes." + " Dotted: another session begins." * (sweep.sessions > 1)
+    )
+    facts = [*plan_facts(sweep, plan_id)[:2], f"{len(table)} turns"]
+    return Chart(panels, facts, styles, "generation", across=3, height=1.5, caption=[caption])

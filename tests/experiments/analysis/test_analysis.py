@@ -16,14 +16,11 @@ from forktask.cython_src import records
 from forktask.cython_src.errors import UsageError
 from forktask.cython_src.lowering import options as lowering_options
 from forktask.experiments.analysis import accounting, speeds
-from forktask.experiments.analysis.accounting import accounting_table, busy_time, inflation, layer_table
-from forktask.experiments.analysis.comparisons import axis_table, own_best_table
-from forktask.experiments.analysis.costs import cost_table, gpu_table
-from forktask.experiments.analysis.counters import counter_table
+from forktask.experiments.analysis.accounting import accounting_table, busy_time, inflation, layer_table, phase_table
+from forktask.experiments.analysis.comparisons import axis_table, handover_table, own_best_table
+from forktask.experiments.analysis.costs import cost_table, counter_table, gpu_table
 from forktask.experiments.analysis.limits import bound_table, floor_table
 from forktask.experiments.analysis.load import disturbance_warnings, load
-from forktask.experiments.analysis.phases import phase_table
-from forktask.experiments.analysis.places import handover_table
 from forktask.experiments.analysis.speeds import speed_table
 from forktask.experiments.report.figures import figure_data
 from forktask.experiments.report.rendering import render_json, render_text

@@ -8,10 +8,9 @@ import pytest
 from experiments.synthetic_results import sweep_of, synthetic_rows
 
 from forktask.cython_src.errors import UsageError
-from forktask.experiments.analysis.accounting import layer_table, layers_of_all
+from forktask.experiments.analysis.accounting import layer_table, layers_of_all, phase_table, summary_table
 from forktask.experiments.analysis.comparisons import ladder_table
 from forktask.experiments.analysis.names import model_label
-from forktask.experiments.analysis.phases import phase_table, summary_table
 from forktask.experiments.analysis.speeds import speed_table
 from forktask.experiments.report import figures
 from forktask.experiments.report.figures.style import TALLEST_IN

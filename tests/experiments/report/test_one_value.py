@@ -9,10 +9,10 @@ from experiments.synthetic_results import sweep_of, synthetic_rows, write_rows
 from matplotlib.layout_engine import ConstrainedLayoutEngine
 
 from forktask.experiments.analysis import factorial
+from forktask.experiments.analysis.accounting import phases_of
 from forktask.experiments.analysis.comparisons import PER
 from forktask.experiments.analysis.load import load
 from forktask.experiments.analysis.names import GRANULARITY
-from forktask.experiments.analysis.phases import phases_of
 from forktask.experiments.analysis.speeds import best_serial
 from forktask.experiments.commands.main import main
 from forktask.experiments.report import figures, files

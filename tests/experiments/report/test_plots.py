@@ -27,7 +27,7 @@ from forktask.experiments.report import figures
 from forktask.experiments.report.exports import latex_tables, sample_frame
 from forktask.experiments.report.figures.axes import series
 from forktask.experiments.report.figures.chart import Chart, Panel, drawn
-from forktask.experiments.report.figures.generations import handover_rows
+from forktask.experiments.report.figures.ratios import handover_rows
 from forktask.experiments.report.figures.speedup import bound_lines
 from forktask.experiments.report.figures.style import (
     CROSSED,

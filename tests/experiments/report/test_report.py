@@ -12,12 +12,11 @@ from experiments.synthetic_results import OTHERS, report_rows, report_text, swee
 
 from forktask.cython_src.errors import UsageError
 from forktask.cython_src.networks.own import FUNCTION
-from forktask.experiments.analysis.accounting import accounting_table
+from forktask.experiments.analysis.accounting import accounting_table, summary_table
 from forktask.experiments.analysis.comparisons import axis_table, own_best_table
 from forktask.experiments.analysis.estimates import Estimate
 from forktask.experiments.analysis.load import load
 from forktask.experiments.analysis.names import model_label
-from forktask.experiments.analysis.phases import summary_table
 from forktask.experiments.analysis.speeds import speed_table, verdict_columns
 from forktask.experiments.commands.main import main
 from forktask.experiments.report import figures, files, sections

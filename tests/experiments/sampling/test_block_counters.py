@@ -15,7 +15,7 @@ from forktask.cython_src.binding.bind import bind
 from forktask.cython_src.errors import UsageError
 from forktask.cython_src.plan.builder import PlanBuilder
 from forktask.cython_src.plan.model import Block, update
-from forktask.experiments.analysis.counters import block_counts, block_sentences, remote_rows
+from forktask.experiments.analysis.costs import block_counts, block_sentences, remote_rows
 from forktask.experiments.machine import numa
 from forktask.experiments.machine.perf_counters import MOST_EVENTS, PerfCounters, block_events
 from forktask.experiments.report.rendering import render_text

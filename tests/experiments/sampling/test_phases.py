@@ -11,7 +11,7 @@ from forktask.cython_src.binding.bind import EVENT_DTYPE
 from forktask.cython_src.errors import UsageError
 from forktask.cython_src.plan.builder import PlanBuilder
 from forktask.cython_src.plan.model import Block, update
-from forktask.experiments.analysis.phases import phase_table
+from forktask.experiments.analysis.accounting import phase_table
 from forktask.experiments.analysis.speeds import speed_table
 from forktask.experiments.report import figures
 from forktask.experiments.sampling.phases import phase_walls, phases_beside

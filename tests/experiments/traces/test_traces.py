@@ -38,9 +38,7 @@ from forktask.experiments.report.files import draw_folder, write_trace_files
 from forktask.experiments.report.gantt import _height_in, _lane_in, draw_traces
 from forktask.experiments.results.folder import read_results
 from forktask.experiments.subjects.models import parse_models
-from forktask.experiments.traces.paje import DEFINITIONS, write_paje
-from forktask.experiments.traces.paraver import write_paraver
-from forktask.experiments.traces.perfetto import write_perfetto
+from forktask.experiments.traces.formats import DEFINITIONS, write_paje, write_paraver, write_perfetto
 from forktask.experiments.traces.sweep import LOSSES_TABLE, trace_sweep
 
 TRACED = ("serial", "forkjoin", "tasks", "taskiter")
