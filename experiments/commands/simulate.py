@@ -8,8 +8,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ...cython_src.errors import UsageError
 from ...cython_src.reading import Count
-from .arguments import add_json, number_from, numbers, show, texts
+from .arguments import add_json, number_from, numbers, several, show, texts
 from .functions import InFolder, Result, folder_of_results
 
 if TYPE_CHECKING:
@@ -96,18 +97,16 @@ def simulate(
     """
     from ..analysis.names import with_texts
     from ..report.simulation import format_simulation, simulate_plan
+    from ..simulate.machine_model import MAX_CORES, read_machine
+    from ..subjects.models import parse_models
 
-    result = simulate_plan(
-        folder_of_results(results),
-        threads=[threads] if isinstance(threads, int) else threads,
-        models=[models] if isinstance(models, str) else models,
-        machine=machine,
-        plan=plan,
-        seed=seed,
-    )
-    data, charts = result.as_row(), {"simulated": lambda: result.chart}
-    table, text = with_texts(result.table), format_simulation(data)
-    return Simulation(result.title, result.error, table, text, charts=charts, data=data)
+    counts = several(threads) if threads else None
+    if counts and not all(1 <= n <= MAX_CORES for n in counts):
+        raise UsageError(f"--threads of a simulation must be in [1, {MAX_CORES}], got {', '.join(map(str, counts))}")
+    specs, other = parse_models(several(models)) if models else None, read_machine(machine) if machine else None
+    data, table, chart = simulate_plan(folder_of_results(results), counts, specs, other, plan, seed)
+    text, charts = format_simulation(data), {"simulated": lambda: chart}
+    return Simulation(data["title"], data["error"], with_texts(table), text, charts=charts, data=data)
 
 
 def call(arguments: Namespace) -> int:

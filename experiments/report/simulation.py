@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import pandas as pd
@@ -12,9 +11,9 @@ import pandas as pd
 from ...cython_src.errors import UsageError
 from ..analysis.load import load
 from ..analysis.names import model_label
-from ..simulate.machine_model import MAX_CORES, read_machine
+from ..simulate.machine_model import MachineModel
 from ..simulate.predict import error_text, keep_machine, missing, prediction_table, thread_counts
-from ..subjects.models import parse_models
+from ..subjects.models import ModelSpec
 from ..tables import Column, text_table
 from ..tables.columns import USABLE, number_column, percent_column, time_column
 from ..tables.numbers import percent
@@ -26,54 +25,29 @@ from .rendering import plain_row
 from .words import plan_title
 
 
-@dataclass(frozen=True)
-class Simulated:
-    """A plan of a results folder, simulated: the table (see `prediction_table`), and what its figure shows."""
-
-    title: str
-    machine: str
-    error: str
-    table: pd.DataFrame
-    chart: Chart
-
-    def as_row(self) -> dict[str, Any]:
-        """Return "title", "machine", "rows" and "error"."""
-        rows = [{**plain_row(row), "model": row["model"]} for row in self.table.to_dict("records")]
-        return {"title": self.title, "machine": self.machine, "rows": rows, "error": self.error}
-
-
 def simulate_plan(
     folder: str | os.PathLike,
-    *,
-    threads: Sequence[int] | None = None,
-    models: Sequence[str] | None = None,
-    machine: str | os.PathLike | None = None,
-    plan: str | None = None,
-    seed: int = 0,
-) -> Simulated:
-    """Simulate a plan of a results folder, on another machine where its file is given. This machine's latencies and
-    overheads are measured and kept in the folder, if they are not there yet.
-
-    Raises
-    ------
-    UsageError
-        No serial profile, impossible threads or models, or a file that cannot be read or written.
-    """
-    if threads and not all(1 <= n <= MAX_CORES for n in threads):
-        raise UsageError(f"--threads of a simulation must be in [1, {MAX_CORES}], got {', '.join(map(str, threads))}")
-    chosen = parse_models(models) if models else None
-    other = read_machine(machine) if machine else None
+    threads: Sequence[int] | None,
+    models: Sequence[ModelSpec] | None,
+    other: MachineModel | None,
+    plan: str | None,
+    seed: int,
+) -> tuple[dict[str, Any], pd.DataFrame, Chart]:
+    """Simulate a plan of a results folder on this machine, or another one, as `commands.simulate.simulate` says; return
+    "title", "machine", "rows" and "error", the table (see `prediction_table`), and what its figure shows. This
+    machine's latencies and overheads are measured and kept in the folder, if they are not there yet."""
     sweep = load(folder)
     plan_id = chosen_plan(sweep, plan)
     if reason := missing(sweep, plan_id):
         raise UsageError(reason)
     keep_machine(folder)
     counts = sorted(set(threads)) if threads else thread_counts(sweep, plan_id, other.cores if other else None)
-    table = prediction_table(sweep, plan_id, counts, other, chosen, seed)
+    table = prediction_table(sweep, plan_id, counts, other, models, seed)
     with style.in_style():
-        chart = simulation(sweep, plan_id, counts, other, chosen, seed)
+        chart = simulation(sweep, plan_id, counts, other, models, seed)
+    rows = [{**plain_row(row), "model": row["model"]} for row in table.to_dict("records")]
     on, error = (other.name, "") if other else ("the machine that measured", error_text(table))
-    return Simulated(plan_title(sweep, plan_id), on, error, table, chart)
+    return {"title": plan_title(sweep, plan_id), "machine": on, "rows": rows, "error": error}, table, chart
 
 
 _COLUMNS = (

@@ -12,9 +12,8 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypedDict
 
-import msgspec
 from msgspec import Meta
 
 from ...cython_src.binding.bind import BoundPlan
@@ -33,21 +32,62 @@ TOLERANCE = 5e-6
 Nanoseconds = Annotated[int, Meta(gt=0, lt=10**15)] | Annotated[float, Meta(gt=0, lt=1e15)]
 
 
-def graph_facts(plan) -> dict[str, Any]:
-    """Count tasks, edges and joins of the closed graph, and for each loop its blocks and the edges into them.
+class LoopCounts(TypedDict):
+    """Facts of the loops of one name: blocks, and edges into them."""
 
-    Returns
-    -------
-    dict
-        "tasks", "edges" (within an iteration), "cross_edges" (to the next one), "joins", "loops": {name: {"blocks",
-        "edges"}}; loops that share a name are added up.
-    """
+    blocks: Number
+    edges: Count
+
+
+class GraphCounts(TypedDict):
+    """Facts of a graph; edges within an iteration, and to the next one."""
+
+    tasks: Number
+    edges: Count
+    cross_edges: Count
+    joins: Count
+    loops: dict[Name, LoopCounts]
+
+
+class Predictions(TypedDict):
+    """Predictions for one number of threads."""
+
+    forkjoin_us: Amount
+    speedup: dict[Name, Amount]
+
+
+class Predicted(TypedDict):
+    """Bounds, and the speedups that they allow."""
+
+    work_us: Amount
+    span_us: Amount
+    cycle_mean_us: Amount
+    threads: dict[Digits, Predictions]
+
+
+class BaselineEntry(TypedDict):
+    """Entry of a subject."""
+
+    graph: GraphCounts
+    block_ns: dict[Name, Annotated[list[Nanoseconds], Meta(min_length=1)]]
+    predicted: Predicted
+
+
+class BaselineFile(TypedDict):
+    """Content of a baseline: entries by test and subject."""
+
+    schema_version: Literal[1]
+    tests: dict[Name, dict[Name, BaselineEntry]]
+
+
+def graph_facts(plan) -> GraphCounts:
+    """Count tasks, edges and joins of the closed graph, and for each loop its blocks and the edges into them."""
     import numpy as np
 
     graph = record_graph(plan.accesses, closed=True)
     _, target, token = graph.edges()
     into = np.bincount(target, minlength=graph.num_nodes)
-    loops: dict[str, dict[str, int]] = {}
+    loops: dict[str, LoopCounts] = {}
     for loop in plan.loops:
         facts = loops.setdefault(loop.name, {"blocks": 0, "edges": 0})
         facts["blocks"] += loop.num_blocks
@@ -134,15 +174,9 @@ def _assumed(plan, stored: Mapping[str, Any], missing: Sequence[str]) -> dict[st
     return result
 
 
-def predictions(plan, block_ns: Mapping[str, Sequence[float]], threads: Sequence[int]) -> dict[str, Any]:
-    """Return bounds, in microseconds, and the speedups that they allow.
-
-    Returns
-    -------
-    dict
-        "work_us", "span_us", "cycle_mean_us", "threads": {P: {"forkjoin_us", "speedup": {"forkjoin", "taskgraph",
-        "taskiter"}}}. Undisturbed threads, no cost of the runtime: upper bounds of speedup.
-    """
+def predictions(plan, block_ns: Mapping[str, Sequence[float]], threads: Sequence[int]) -> Predicted:
+    """Return bounds, in microseconds, and the speedups that they allow "forkjoin", "taskgraph" and "taskiter".
+    Undisturbed threads, no cost of the runtime: upper bounds of speedup."""
     seconds = {name: [t * 1e-9 for t in times] for name, times in block_ns.items()}
     loop_times = durations_by_loop(plan.loops, seconds)
     graph = plan_bounds(plan, seconds)
@@ -200,54 +234,6 @@ def _said(value: float | None) -> str:
     return "none" if value is None else f"{value:g}"
 
 
-class LoopCounts(msgspec.Struct):
-    """Facts of one loop in the result of `graph_facts`."""
-
-    blocks: Number
-    edges: Count
-
-
-class GraphCounts(msgspec.Struct):
-    """Result of `graph_facts`."""
-
-    tasks: Number
-    edges: Count
-    cross_edges: Count
-    joins: Count
-    loops: dict[Name, LoopCounts]
-
-
-class Predictions(msgspec.Struct):
-    """Predictions for one number of threads."""
-
-    forkjoin_us: Amount
-    speedup: dict[Name, Amount]
-
-
-class Predicted(msgspec.Struct):
-    """Result of `predictions`."""
-
-    work_us: Amount
-    span_us: Amount
-    cycle_mean_us: Amount
-    threads: dict[Digits, Predictions]
-
-
-class BaselineEntry(msgspec.Struct):
-    """Entry of a subject."""
-
-    graph: GraphCounts
-    block_ns: dict[Name, Annotated[list[Nanoseconds], Meta(min_length=1)]]
-    predicted: Predicted
-
-
-class BaselineFile(msgspec.Struct):
-    """Content of a baseline: entries by test and subject."""
-
-    schema_version: Literal[1]
-    tests: dict[Name, dict[Name, BaselineEntry]]
-
-
 class Baselines:
     """The baseline files of a test session, read once and written at its end.
 
@@ -285,7 +271,7 @@ class Baselines:
             if path.exists():
                 title = f"baseline of schema version {SCHEMA_VERSION}"
                 remedy = "restore it from git, or delete it and run pytest --scaling-update-baseline"
-                self._entries[path] = msgspec.to_builtins(read_json(path, title, BaselineFile, remedy).tests)
+                self._entries[path] = read_json(path, title, BaselineFile, remedy)["tests"]
         return self._entries[path]
 
     def write(self) -> list[Path]:
