@@ -24,12 +24,12 @@ from .estimates import NOTHING
 from .speeds import interval_columns, is_usable, verdict_columns
 from .sweep import Point, Sweep, kept
 
-BARRIERS = ("loop", "iteration", "none")
+FACTORS = {"creation": CREATIONS, "barrier": ("loop", "iteration", "none"), "placement": PLACEMENTS}
 IMPOSSIBLE = "cannot exist: a program needs a graph that was recorded"
 Cell = tuple[str, str, str]
 FIRST: Cell = ("eager", "loop", "stealing")
 LAST: Cell = ("replayed", "none", "partitioned")
-CELLS: tuple[Cell, ...] = tuple(itertools.product(CREATIONS, BARRIERS, PLACEMENTS))
+CELLS: tuple[Cell, ...] = tuple(itertools.product(*FACTORS.values()))
 EXISTING: tuple[Cell, ...] = tuple(cell for cell in CELLS if cell[0] == "replayed" or cell[2] == "stealing")
 
 
@@ -43,32 +43,22 @@ def contrasts() -> dict[tuple[str, str], dict[Cell, float]]:
             weights[cell] = weights.get(cell, 0.0) + sign / len(pairs)
         result[kind, name] = weights
 
-    kinds = (("eager", "stealing"), ("replayed", "stealing"), ("replayed", "partitioned"))
-    mean(
-        "main effect",
-        "creation: eager to replayed",
-        [(("replayed", b, "stealing"), ("eager", b, "stealing")) for b in BARRIERS],
-    )
-    for before, after in itertools.pairwise(BARRIERS):
-        mean("main effect", f"barrier: {before} to {after}", [((c, after, p), (c, before, p)) for c, p in kinds])
-    mean(
-        "main effect",
-        "placement: stealing to partitioned",
-        [(("replayed", b, "partitioned"), ("replayed", b, "stealing")) for b in BARRIERS],
-    )
+    for factor, levels in FACTORS.items():
+        place = [*FACTORS].index(factor)
+        for before, after in itertools.pairwise(levels):
+            cells = [cell for cell in EXISTING if cell[place] == before]
+            both = [((*cell[:place], after, *cell[place + 1 :]), cell) for cell in cells]
+            pairs = [pair for pair in both if pair[0] in EXISTING]
+            mean("main effect", f"{factor}: {before} to {after}", pairs)
     for name, a, b in (
         ("creation x barrier", ("eager", "stealing"), ("replayed", "stealing")),
         ("barrier x placement", ("replayed", "stealing"), ("replayed", "partitioned")),
     ):
         # The weights give the second factor's effect without barriers over its effect with a barrier after each loop.
-        result["interaction", name] = {
-            (b[0], "none", b[1]): 1,
-            (a[0], "none", a[1]): -1,
-            (b[0], "loop", b[1]): -1,
-            (a[0], "loop", a[1]): 1,
-        }
+        signs = {(b, "none"): 1, (a, "none"): -1, (b, "loop"): -1, (a, "loop"): 1}
+        result["interaction", name] = {(kind[0], bar, kind[1]): sign for (kind, bar), sign in signs.items()}
 
-    steps: dict[int, list[tuple[Cell, Cell]]] = {0: [], 1: [], 2: []}
+    steps: list[list[tuple[Cell, Cell]]] = [[], [], []]
     for order in itertools.permutations(range(3)):
         cell, path = FIRST, []
         for factor in order:
@@ -78,8 +68,8 @@ def contrasts() -> dict[tuple[str, str], dict[Cell, float]]:
         if all(after in EXISTING for _, after, _ in path):
             for factor, after, before in path:
                 steps[factor].append((after, before))
-    for factor, name in enumerate(("creation", "barrier", "placement")):
-        mean("attribution", name, steps[factor])
+    for name, pairs in zip(FACTORS, steps, strict=True):
+        mean("attribution", name, pairs)
     mean("attribution", "all three", [(LAST, FIRST)])
     return result
 
@@ -109,7 +99,7 @@ def factorial_table(sweep: Sweep) -> pd.DataFrame:
                 {
                     "plan_id": plan_id,
                     "threads": threads,
-                    **dict(zip(("creation", "barrier", "placement"), cell, strict=True)),
+                    **dict(zip(FACTORS, cell, strict=True)),
                     "model": point.model if point else "",
                     "time_s": value.value,
                     "low_s": value.low,
@@ -169,7 +159,7 @@ def answer(sweep: Sweep, plan_id: str) -> str:
         interval = f" [{row['low']:.3f}, {row['high']:.3f}]" if math.isfinite(row["low"]) else ""
         return f"{row['ratio']:.3f}{interval}"
 
-    parts = ", ".join(f"{name} {text(of[name])}" for name in ("creation", "barrier", "placement"))
+    parts = ", ".join(f"{name} {text(of[name])}" for name in FACTORS)
     return (
         f"From eager tasks with a barrier after each loop to a replayed, compiled graph without barriers the time of "
         f"a step on {threads} threads changes by a factor of {text(of['all three'])}; its parts, which multiply up to "

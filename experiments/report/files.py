@@ -14,7 +14,6 @@ from pathlib import Path
 from matplotlib.figure import Figure
 
 from ...cython_src.errors import UsageError, check_choice
-from ...cython_src.reading import decoding, read_regular
 from ..analysis.accounting import layers_of_all, summary_table
 from ..analysis.load import load
 from ..analysis.losses import all_losses, as_rows, as_table, as_text
@@ -84,7 +83,9 @@ def write_sweep(sweep: Sweep, report: Report, out_dir: Path, formats: Sequence[s
                 write_atomically(f"{stem}.txt", text)
                 svg = Path(f"{stem}.svg").read_text(encoding="utf-8")
                 drawn.append(DrawnFigure(plan_id, name, svg, text.partition("\n\n")[0]))
-            drawn += _gantt(sweep, plan_id, out_dir)
+            if any(row.plan_id == plan_id for row in sweep.traces):
+                gantt = DrawnFigure.read(plan_id, plan_folder(out_dir, sweep.plans[plan_id]) / f"{GANTT}.svg")
+                drawn += [gantt] if gantt else []
         if len(sweep.samples):
             write_table(out_dir / SUMMARY, summary_table(sweep))
         if sweep.profiles:
@@ -96,18 +97,6 @@ def write_sweep(sweep: Sweep, report: Report, out_dir: Path, formats: Sequence[s
             f"the report must be writable to {str(out_dir)!r}, got: {error.strerror}; copy the folder to another place"
         ) from None
     return page
-
-
-def _gantt(sweep: Sweep, plan_id: str, out_dir: Path) -> list[DrawnFigure]:
-    """Return the picture of the plan's traces, if it is there."""
-    picture, caption = (plan_folder(out_dir, sweep.plans[plan_id]) / f"{GANTT}.{kind}" for kind in ("svg", "txt"))
-    if not any(row.plan_id == plan_id for row in sweep.traces) or not picture.exists() or not caption.exists():
-        return []
-    title = "picture of a trace, with its caption"
-    with decoding(picture, title, "delete it to report without"):
-        texts = [read_regular(path, title).decode() for path in (picture, caption)]
-        texts[0].index("<svg")  # raises
-    return [DrawnFigure(plan_id, GANTT, texts[0], texts[1].partition("\n")[0])]
 
 
 def report_folder(

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 from jinja2 import Environment, FileSystemLoader
 from markupsafe import Markup, escape
 
+from ...cython_src.reading import decoding, read_regular
 from ..subjects.models import ModelSpec
 from ..tables import text_table
 from .sections import Report, Section
@@ -109,6 +110,18 @@ class DrawnFigure(NamedTuple):
     name: str
     svg: str
     caption: str
+
+    @classmethod
+    def read(cls, plan_id: str, picture: Path) -> DrawnFigure | None:
+        """Return the figure of an SVG file and the caption beside it; None where one is missing."""
+        caption = picture.with_suffix(".txt")
+        if not (picture.exists() and caption.exists()):
+            return None
+        title = "picture with its caption"
+        with decoding(picture, title, "delete it to report without"):
+            texts = [read_regular(path, title).decode() for path in (picture, caption)]
+            texts[0].index("<svg")  # raises
+        return cls(plan_id, picture.stem, texts[0], texts[1].partition("\n\n")[0].rstrip("\n"))
 
     @property
     def title(self) -> str:

@@ -174,8 +174,5 @@ def _drawn(folder: Path, sweeps: dict[Stage, Sweep]) -> Iterator[DrawnFigure]:
         caption = "Time of a hand-over of a cache line between threads on two CPUs, the least of three windows."
         yield DrawnFigure("survey", "handovers", path.read_text(encoding="utf-8"), caption)
     for stage in sweeps:
-        for name in ("speedup", "batch"):
-            picture, text = (folder / stage.name / FIGURE_FOLDER / f"{name}.{kind}" for kind in ("svg", "txt"))
-            if picture.exists() and text.exists():
-                caption = text.read_text(encoding="utf-8").partition("\n\n")[0]
-                yield DrawnFigure(stage.name, name, picture.read_text(encoding="utf-8"), caption)
+        pictures = (folder / stage.name / FIGURE_FOLDER / f"{name}.svg" for name in ("speedup", "batch"))
+        yield from filter(None, (DrawnFigure.read(stage.name, picture) for picture in pictures))
