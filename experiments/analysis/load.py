@@ -63,13 +63,7 @@ CLOCK_CHANGE, LEAST_CLOCKS = 0.1, 20  # between most samples; so many show it
 
 
 def load(out_dir: str | os.PathLike) -> Sweep:
-    """Read and check a results folder.
-
-    Raises
-    ------
-    UsageError
-        See `sweep_from_rows` and `read_results`.
-    """
+    """Read and check a results folder. Raises `UsageError`: see `sweep_from_rows` and `read_results`."""
     results = read_results(out_dir, "samples")
     look_above(out_dir)
     sweep = sweep_from_rows(results.rows, results.partial)

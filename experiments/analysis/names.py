@@ -106,12 +106,7 @@ def record_of(plan: PlanRow) -> dict[str, Any]:
     """Return the choices behind a "plan" row: network, every field of `PlanOptions`, and the competing processes.
 
     Arguments of a function that makes the network are fields of their own; one with an option's name has a longer name.
-    A graph that is no network has no phase.
-
-    Raises
-    ------
-    UsageError
-        A value that `PlanOptions` refuses.
+    A graph that is no network has no phase. Raises `UsageError`: a value that `PlanOptions` refuses.
     """
     network, arguments = ("calls", {}) if plan.network == CALLS else split_call(plan.network)
     record = {NETWORK: network, **options.plan_options(plan.options).as_dict(), INTERFERENCE: plan.interference}

@@ -242,13 +242,8 @@ def on_most_threads(table: pd.DataFrame) -> tuple[pd.DataFrame, int]:
 
 
 def main_plan(sweep: Sweep) -> str:
-    """Return the plan that figures show by default: the one with most samples, the first of equals.
-
-    Raises
-    ------
-    UsageError
-        There is no sample yet.
-    """
+    """Return the plan that figures show by default: the one with most samples, the first of equals. Raises
+    `UsageError`: there is no sample yet."""
     if not len(sweep.samples):
         reasons = "; ".join(sorted({f"{r.model}: {r.message}" for r in sweep.failures})) or "none was measured yet"
         raise UsageError(f"tables and figures need at least one sample, got none ({reasons}); measure again")

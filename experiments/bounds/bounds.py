@@ -67,13 +67,8 @@ class CycleMean:
 
 
 def node_durations(graph: TaskGraph, task_durations_s) -> np.ndarray:
-    """Return the durations of all nodes, float64, shape (num_nodes,); joins take no time.
-
-    Raises
-    ------
-    ValueError
-        There is not one finite duration of at least 0 for each task.
-    """
+    """Return the durations of all nodes, float64, shape (num_nodes,); joins take no time. Raises `ValueError`: there is
+    not one finite duration of at least 0 for each task."""
     durations = np.asarray(task_durations_s, dtype=np.float64)
     if durations.shape != (graph.num_tasks,):
         raise ValueError(f"durations must have shape ({graph.num_tasks},), one for each task, got {durations.shape}")
@@ -95,12 +90,7 @@ def span(graph: TaskGraph, task_durations_s) -> float:
 
 def cycle_mean(graph: TaskGraph, task_durations_s) -> CycleMean:
     """Return the maximum cycle mean of a closed graph: no schedule on any number of workers takes less per iteration.
-
-    Raises
-    ------
-    ValueError
-        The graph is not closed.
-    """
+    Raises `ValueError`: the graph is not closed."""
     if not graph.closed:
         raise ValueError("the cycle mean needs a closed graph; record it with closed=True")
     weights = node_durations(graph, task_durations_s)
@@ -120,26 +110,16 @@ def graph_bounds_of(graph: TaskGraph, task_durations_s) -> GraphBounds:
 
 
 def plan_bounds(plan: Plan, block_time_s: Mapping[str, Sequence[float]]) -> GraphBounds:
-    """Return the bounds of a plan from seconds per block, in block order, by name of the loop.
-
-    Raises
-    ------
-    UsageError
-        As in `durations_by_loop`.
-    """
+    """Return the bounds of a plan from seconds per block, in block order, by name of the loop. Raises `UsageError` as
+    in `durations_by_loop`."""
     loop_times = durations_by_loop(plan.loops, block_time_s)
     return graph_bounds_of(record_graph(plan.accesses, closed=True), [t for blocks in loop_times for t in blocks])
 
 
 def durations_by_loop(loops: Iterable[Any], block_time_s: Mapping[str, Sequence[float]]) -> list[list[float]]:
     """Return the durations of each loop's blocks, in plan order; those of loops that share a name follow each other
-    under it. Loops are those of a plan or of its row.
-
-    Raises
-    ------
-    UsageError
-        A loop is missing, or its number of durations is not its number of blocks.
-    """
+    under it. Loops are those of a plan or of its row. Raises `UsageError`: a loop is missing, or its number of
+    durations is not its number of blocks."""
     used: dict[str, int] = {}
     result = []
     for loop in loops:

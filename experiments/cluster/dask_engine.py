@@ -95,13 +95,9 @@ class DaskEngine:
         keep: Callable[[Sequence[AnyRow]], object],
         show: Callable[[int, int, int], object],
     ) -> bool:
-        """Have shards measured, as `client.Engine` says; what has come when it is interrupted is kept.
-
-        Raises
-        ------
-        UsageError
-            A worker that cannot measure this configuration, or may not beside the others; the scheduler is gone.
-        """
+        """Have shards measured, as `client.Engine` says; what has come when it is interrupted is kept. Raises
+        `UsageError`: a worker that cannot measure this configuration, or may not beside the others; the scheduler is
+        gone."""
         waiting = deque((shard, 1) for shard in shards)
         running: dict[str, tuple[Any, Shard, int]] = {}  # worker -> future, shard, how often it was given
         done: SimpleQueue = SimpleQueue()

@@ -111,13 +111,7 @@ class ArrayTask(NamedTuple):
 
 
 def read_job(folder: Path) -> JobArray:
-    """Read what the tasks of an array shall do.
-
-    Raises
-    ------
-    UsageError
-        It cannot be read, or is not what a client wrote.
-    """
+    """Read what the tasks of an array shall do. Raises `UsageError`: it cannot be read, or no client wrote it."""
     path = folder / JOB
     try:
         return msgspec.json.decode(read_regular(path, "job of a sweep", 1 << 30), type=JobArray)
@@ -143,13 +137,8 @@ def job_id_of(folder: Path) -> str:
 
 
 def states_of(job_ids: Sequence[str]) -> dict[tuple[str, int], str]:
-    """Ask the scheduler for the state of each task of arrays; it forgets a task some minutes after its end.
-
-    Raises
-    ------
-    UsageError
-        It does not answer; its own sentence is quoted.
-    """
+    """Ask the scheduler for the state of each task of arrays; it forgets a task some minutes after its end. Raises
+    `UsageError`: it does not answer; its own sentence is quoted."""
     if not job_ids:
         return {}
     text = _call(["squeue", "--noheader", "--array", "--states=all", "--format=%F %K %T", "--me"])

@@ -321,13 +321,8 @@ def threads(arguments: Namespace) -> tuple[int, ...]:
 def thread_counts(
     threads: int | str | Sequence[int], models: Sequence[ModelSpec], device: str | None = None
 ) -> tuple[int, ...]:
-    """Return numbers of threads; "cores" is one for models of a GPU, but for those that compute on the host too.
-
-    Raises
-    ------
-    UsageError
-        No model runs on a requested number.
-    """
+    """Return numbers of threads; "cores" is one for models of a GPU, but for those that compute on the host too. Raises
+    `UsageError`: no model runs on a requested number."""
     if threads != "cores":
         return tuple(check_counts(models, several(threads)))
     return (1,) if device == "gpu" and all(spec.model.max_threads == 1 for spec in models) else core_counts()

@@ -22,13 +22,8 @@ def check_model(
     spec: ModelSpec, threads: Sequence[int] = THREADS, limit_s: float = LIMIT_S
 ) -> Iterator[dict[str, Any]]:
     """Yield a row for each case: `case`, `rule`, and `fault`, None where the model keeps the rule. A case that crashes
-    or never ends is the last.
-
-    Raises
-    ------
-    UsageError
-        A model of a GPU or another program, which runs no plans on threads.
-    """
+    or never ends is the last. Raises `UsageError`: a model of a GPU or another program, which runs no plans on
+    threads."""
     if spec.is_gpu or spec.is_peer:
         raise UsageError(f"check-model takes models that run plans on threads of the CPU, got {spec}; name another one")
     counts = sorted(counts_for(spec, threads))

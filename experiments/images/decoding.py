@@ -46,13 +46,8 @@ class BrokenImage(UsageError):
 
 
 def decoder_name(decoder: str = "pillow") -> str:
-    """Return the library that decodes, for the records; other versions may give other pixels.
-
-    Raises
-    ------
-    UsageError
-        It is missing.
-    """
+    """Return the library that decodes, for the records; other versions may give other pixels. Raises `UsageError`: it
+    is missing."""
     if decoder == "simplejpeg":
         instead = ", or use --decoder pillow"
         return f"simplejpeg {optional('simplejpeg', 'the decoder simplejpeg', 'jpeg', instead).__version__}"

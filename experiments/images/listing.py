@@ -56,13 +56,8 @@ class Listing:
 
 
 def list_classes(folder: Path) -> Listing:
-    """List a folder with a sub-folder for each class, or with folders train, valid, test of such.
-
-    Raises
-    ------
-    UsageError
-        No folder, one without images, a class without images, or splits with other classes than those of training.
-    """
+    """List a folder with a sub-folder for each class, or with folders train, valid, test of such. Raises `UsageError`:
+    no folder, one without images, a class without images, or splits with other classes than those of training."""
     if not folder.is_dir():
         rule = "name a folder, got a file" if folder.exists() else "name a folder that exists, got"
         raise UsageError(f"--data folder:DIR must {rule} {str(folder)!r}; name the folder of the classes' folders")
@@ -94,13 +89,8 @@ def list_classes(folder: Path) -> Listing:
 
 def list_table(path: Path) -> Listing:
     """List the images that a CSV table names: columns "file" and "label", optionally "split"; paths begin at the
-    table's folder.
-
-    Raises
-    ------
-    UsageError
-        A missing table, column or image, an unknown split, or splits with other classes than those of training.
-    """
+    table's folder. Raises `UsageError`: a missing table, column or image, an unknown split, or splits with other
+    classes than those of training."""
     try:
         with open_regular(path, "CSV file") as (file, _):
             reader = csv.DictReader(io.TextIOWrapper(file, "utf-8-sig", newline=""), skipinitialspace=True)

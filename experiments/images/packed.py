@@ -90,13 +90,8 @@ class PackedImages:
         self.entries[number], self.present[number] = record["entry"], True
 
     def get(self, number: int) -> np.ndarray:
-        """Return an image's pixels: uint8, shape (3, height, width).
-
-        Raises
-        ------
-        BrokenImage
-            The pixels are not those that were written.
-        """
+        """Return an image's pixels: uint8, shape (3, height, width). Raises `BrokenImage`: the pixels are not those
+        that were written."""
         pixels = os.pread(self._file.fileno(), np.prod(self.shape), self._places[number] * self.record.itemsize)
         if zlib.crc32(pixels) != self.entries["pixels"][number]:
             raise BrokenImage(

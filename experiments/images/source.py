@@ -19,13 +19,7 @@ _STREAM = 0xA06
 
 
 def parse(text: str) -> frozenset[str]:
-    """Parse "none", or some of `KINDS` with commas between.
-
-    Raises
-    ------
-    UsageError
-        Another word.
-    """
+    """Parse "none", or some of `KINDS` with commas between. Raises `UsageError`: another word."""
     kinds = frozenset(word.strip() for word in text.split(",")) - {"none", ""}
     if not kinds <= {*KINDS}:
         raise UsageError(f"augment must be none or some of {', '.join(KINDS)}; got {text!r}")

@@ -23,12 +23,8 @@ def write_thumbnails(
     """Write `count` images, for one class after the other, and return the folder; images that are there already stay.
 
     Waves whose direction tells the class, in colours and with noise that tell nothing: a network can learn them, and
-    they decode about as slowly as photographs.
-
-    Raises
-    ------
-    UsageError
-        Fewer images than classes, too many, an empty or huge size, or no room on the disk.
+    they decode about as slowly as photographs. Raises `UsageError`: fewer images than classes, too many, an empty or
+    huge size, or no room on the disk.
     """
     if not classes <= count <= MOST:
         raise UsageError(f"the number of thumbnails must be in [{classes}, {MOST}], got {count}; use thumbnails:1000")

@@ -55,13 +55,8 @@ def attribute(kind: int, config: int, flags: int = 0) -> bytes:
 
 
 def block_events(names: Sequence[str] = ()) -> dict[str, tuple[int, int]]:
-    """Return type and number of the events that blocks are counted by, `BLOCK_EVENTS` by default.
-
-    Raises
-    ------
-    UsageError
-        A name that is neither known nor `r` and a processor's own number in hexadecimal digits; too many.
-    """
+    """Return type and number of the events that blocks are counted by, `BLOCK_EVENTS` by default. Raises `UsageError`:
+    a name that is neither known nor `r` and a processor's own number in hexadecimal digits; too many."""
     known = {**EVENTS, **_FURTHER}
     vendor = read_fields(Path("/proc/cpuinfo"), ":").get("vendor_id")
     if vendor in _L2_MISSES:

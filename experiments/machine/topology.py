@@ -180,13 +180,8 @@ def check_places(places: str) -> str:
 def cpu_order(
     n: int, cpus=None, *, root="/", places: str = "cores", bind: str = "close", oversubscribe: bool = False
 ) -> list[int]:
-    """Return logical CPUs for `n` workers, of some or of those that this process may use; see `placement_order`.
-
-    Raises
-    ------
-    UsageError
-        `n` is not positive, or exceeds the CPUs without `oversubscribe`; places that there are not.
-    """
+    """Return logical CPUs for `n` workers, of some or of those that this process may use; see `placement_order`. Raises
+    `UsageError`: `n` is not positive, or exceeds the CPUs without `oversubscribe`; places that there are not."""
     cpus = available_cpus() if cpus is None else sorted(set(cpus))
     whose = "this process may use"
     if places not in PLACES:

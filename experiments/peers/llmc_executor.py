@@ -95,12 +95,8 @@ def _header(*numbers: int) -> np.ndarray:
 class LlmcExecutor(BaseExecutor):
     """The running program: a step has ended when its line has come. It stops and goes on with this process.
 
-    The first step of a run may hold the time in which the program was stopped: turns begin with an untimed run.
-
-    Raises
-    ------
-    UsageError
-        No program, other plans than it was written for, or losses that are not those of our own steps.
+    The first step of a run may hold the time in which the program was stopped: turns begin with an untimed run. Raises
+    `UsageError`: no program, other plans than it was written for, or losses that are not those of our own steps.
     """
 
     about = LLMC

@@ -41,13 +41,7 @@ def sample_frame(sweep: Sweep) -> pd.DataFrame:
 
 
 def write_parquet(sweep: Sweep, path: Path) -> None:
-    """Write the raw samples as Parquet.
-
-    Raises
-    ------
-    UsageError
-        pyarrow is not installed.
-    """
+    """Write the raw samples as Parquet. Raises `UsageError`: pyarrow is not installed."""
     try:
         sample_frame(sweep).to_parquet(path, engine="pyarrow", index=False)
     except ImportError:
@@ -108,13 +102,7 @@ def export_folder(
     folder: str | os.PathLike, kinds: Sequence[str], models: Mapping[str, str] | None = None
 ) -> list[Path]:
     """Write some of `EXPORTS` of a results folder to its folder `exports`, and return their paths; `models` as for
-    `figures.draw`.
-
-    Raises
-    ------
-    UsageError
-        A library that is missing, or a folder that cannot be written.
-    """
+    `figures.draw`. Raises `UsageError`: a library that is missing, or a folder that cannot be written."""
     sweep = load(folder)
     if not len(sweep.samples):
         raise UsageError(f"an export needs samples, got none in {str(folder)!r}; measure first")

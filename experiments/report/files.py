@@ -60,12 +60,8 @@ def write_report(out_dir: str | os.PathLike, formats: Sequence[str] = ()) -> Pat
 def write_sweep(sweep: Sweep, report: Report, out_dir: Path, formats: Sequence[str] = ()) -> Path:
     """Write summary.csv, layers.csv, figures with their captions, and report.html of a sweep that was loaded, and its
     report, into a folder; return the page. Figures are drawn as SVG, and in formats that are given or there already.
-
-    Raises
-    ------
-    UsageError
-        A folder that cannot be written. Each file of an earlier report is then left as it was, or was replaced as a
-        whole.
+    Raises `UsageError`: a folder that cannot be written. Each file of an earlier report is then left as it was, or was
+    replaced as a whole.
     """
     folder = out_dir / FIGURE_FOLDER
     drawn = []
@@ -168,13 +164,8 @@ def figure_tables(folder: str | os.PathLike, figure: str, plan: str | None = Non
 
 
 def chosen_plan(sweep: Sweep, prefix: str | None) -> str:
-    """Return the plan whose id begins with `prefix`; without one, the main plan.
-
-    Raises
-    ------
-    UsageError
-        No plan's id, or several, begin so.
-    """
+    """Return the plan whose id begins with `prefix`; without one, the main plan. Raises `UsageError`: no plan's id, or
+    several, begin so."""
     if prefix is None:
         return main_plan(sweep)
     result = [p for p in sweep.plan_ids() if p.startswith(prefix)]
@@ -186,13 +177,8 @@ def chosen_plan(sweep: Sweep, prefix: str | None) -> str:
 
 def write_trace_files(folder: str | os.PathLike, title: str, logs: Sequence[EventLog], shown: int = SHOWN) -> list[str]:
     """Write pictures, losses and traces of a plan's logs; return a sentence for each file and the table of losses.
-    Pictures have so many iterations of each model; the traces as many as `MAX_EXPORTED` events allow.
-
-    Raises
-    ------
-    UsageError
-        A file that cannot be written.
-    """
+    Pictures have so many iterations of each model; the traces as many as `MAX_EXPORTED` events allow. Raises
+    `UsageError`: a file that cannot be written."""
     folder = Path(folder)
     windows = [typical(log, shown) for log in logs]
     exported = [largest_window(log) for log in logs]

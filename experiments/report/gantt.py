@@ -297,13 +297,7 @@ def draw_traces(
     sweep: Sweep, folder: str | os.PathLike, plan_ids: Sequence[str], column: str, title: bool = True
 ) -> tuple[Figure, str]:
     """Draw traces of several plans of a results folder one below the other, on one time axis, and return the text
-    beside the picture.
-
-    Raises
-    ------
-    UsageError
-        No trace, more than a picture holds, or a log that cannot be read.
-    """
+    beside the picture. Raises `UsageError`: no trace, more than a picture holds, or a log that cannot be read."""
     result = {(row.plan_id, row.model): row for row in sweep.traces}
     models = sweep.shown or sorted({model for _, model in result}, key=model_rank)
     rows = [result[plan, model] for plan in plan_ids for model in models if (plan, model) in result]

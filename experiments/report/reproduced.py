@@ -47,13 +47,8 @@ def findings(path: Path = FINDINGS) -> dict[int, Published]:
 
 
 def finding_named(name: str) -> Published | None:
-    """Return the finding that a name such as finding3 means; None for another name.
-
-    Raises
-    ------
-    UsageError
-        No clone is here, or no finding of this number is a ratio of times.
-    """
+    """Return the finding that a name such as finding3 means; None for another name. Raises `UsageError`: no clone is
+    here, or no finding of this number is a ratio of times."""
     if not (match := re.fullmatch(r"finding(\d+)", name)):
         return None
     if not FINDINGS.exists():

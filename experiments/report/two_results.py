@@ -28,13 +28,8 @@ NOT_IN_TURN = "The folders were not interleaved, so their ratios have no interva
 
 def matching_plan(first: Sweep, second: Sweep) -> tuple[str, str]:
     """Return the main plan of one sweep and the plan of another one with the same options, or with the fewest that
-    differ; network, batch and phase must be the same.
-
-    Raises
-    ------
-    UsageError
-        The other sweep has no plan of this network, batch and phase.
-    """
+    differ; network, batch and phase must be the same. Raises `UsageError`: the other sweep has no plan of this network,
+    batch and phase."""
     plan_id = main_plan(first)
     record = first.records[plan_id]
     work = ("network", "batch", "phase", INTERFERENCE)

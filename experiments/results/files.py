@@ -47,13 +47,8 @@ class NoRoom(UsageError):
 
 def cache_folder(name: str) -> Path:
     """Return a folder below the user's cache folder; nobody has made it yet. A user without a home, as containers have
-    them, has it in the temporary folder.
-
-    Raises
-    ------
-    UsageError
-        The one in the temporary folder belongs to somebody else, who could leave anything there.
-    """
+    them, has it in the temporary folder. Raises `UsageError`: the one in the temporary folder belongs to somebody else,
+    who could leave anything there."""
     if not os.environ.get("XDG_CACHE_HOME") and os.path.expanduser("~") == "~":
         temporary = Path(tempfile.gettempdir(), f"forktask-{os.getuid()}")
         if temporary.exists() and temporary.stat().st_uid != os.getuid():
@@ -79,13 +74,8 @@ def keep_cached(name: str, file: str, value: Any) -> None:
 
 
 def write_atomically(path: Path | str, *parts: bytes | str | np.ndarray, kind: re.Pattern[bytes] | None = None) -> None:
-    """Write the bytes of `parts`, one after the other, through a temporary file beside it; texts as UTF-8.
-
-    Raises
-    ------
-    UsageError
-        The file cannot be written, or `check_replaceable` refuses it.
-    """
+    """Write the bytes of `parts`, one after the other, through a temporary file beside it; texts as UTF-8. Raises
+    `UsageError`: the file cannot be written, or `check_replaceable` refuses it."""
     check_replaceable(Path(path), kind)
     with replaced(path) as file:
         for content in parts:
@@ -94,13 +84,8 @@ def write_atomically(path: Path | str, *parts: bytes | str | np.ndarray, kind: r
 
 @contextmanager
 def replaced(path: Path | str) -> Iterator[io.BufferedWriter]:
-    """Open an empty temporary file that takes the place of a file when the block ends without an error.
-
-    Raises
-    ------
-    UsageError
-        The file cannot be written.
-    """
+    """Open an empty temporary file that takes the place of a file when the block ends without an error. Raises
+    `UsageError`: the file cannot be written."""
     path = Path(path)
     try:
         check_replaceable(path)
@@ -190,24 +175,13 @@ def csv_text(header: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
 
 
 def write_table(path: Path | str, table: Any) -> None:
-    """Write a DataFrame as CSV, as a whole or not at all.
-
-    Raises
-    ------
-    UsageError
-        The file cannot be written.
-    """
+    """Write a DataFrame as CSV, as a whole or not at all. Raises `UsageError`: the file cannot be written."""
     write_atomically(path, table.to_csv(index=False, float_format="%.9g", lineterminator="\n"))
 
 
 def write_figure(path: Path | str, figure: Any, **options: Any) -> None:
-    """Write a figure of matplotlib in the format that its name's ending says, as a whole or not at all.
-
-    Raises
-    ------
-    UsageError
-        The file cannot be written.
-    """
+    """Write a figure of matplotlib in the format that its name's ending says, as a whole or not at all. Raises
+    `UsageError`: the file cannot be written."""
     content = io.BytesIO()  # matplotlib's writer of PDF does not survive a full disk
     figure.savefig(content, format=Path(path).suffix[1:], **options)
     write_atomically(path, content.getvalue(), kind=FIGURE)
@@ -279,11 +253,7 @@ def output_folder(path: Path | str, marker: str, make: bool = True) -> Path:
     """Make the folder for what a command leaves, where `marker` is what it writes first, or only check it; return it.
 
     It must be new or empty, have that file, or hold nothing but folders that have it, which may lie side by side.
-
-    Raises
-    ------
-    UsageError
-        It cannot be made, or holds other files.
+    Raises `UsageError`: it cannot be made, or holds other files.
     """
     folder = Path(path)
     try:
@@ -306,13 +276,7 @@ def output_folder(path: Path | str, marker: str, make: bool = True) -> Path:
 
 
 def list_folder(folder: Path | str) -> list[Path]:
-    """Return the paths of all that lies in a folder.
-
-    Raises
-    ------
-    UsageError
-        It cannot be read.
-    """
+    """Return the paths of all that lies in a folder. Raises `UsageError`: it cannot be read."""
     try:
         return list(Path(folder).iterdir())
     except OSError as error:

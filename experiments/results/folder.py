@@ -133,14 +133,9 @@ class Results:
 
 
 def read_results(out_dir: str | os.PathLike, holds: str = "") -> Results:
-    """Read the rows of a results folder, without changing it; where `holds` is given, a folder that holds it.
-
-    Raises
-    ------
-    UsageError
-        No results there, those of something else, or a line in the middle that is no row: says which line, field, and
-        what was expected.
-    """
+    """Read the rows of a results folder, without changing it; where `holds` is given, a folder that holds it. Raises
+    `UsageError`: no results there, those of something else, or a line in the middle that is no row: says which line,
+    field, and what was expected."""
     partial: list[str] = []
     results = Results(Path(out_dir) / SAMPLES, list(read_rows(out_dir, partial)), "".join(partial))
     if holds and results.rows:
@@ -182,13 +177,8 @@ def read_rows(out_dir: str | os.PathLike, partial: list[str]) -> Iterator[AnyRow
 
 def wrong_models(samples: Iterable[SampleRow], failures: Iterable[FailureRow]) -> set[tuple[str, ModelSpec]]:
     """Return plan and model of contestants that computed other bits than most: than the serial run, or else than more
-    than half of a plan's models; functions are compared with the reference.
-
-    Raises
-    ------
-    UsageError
-        Nothing says which side is right.
-    """
+    than half of a plan's models; functions are compared with the reference. Raises `UsageError`: nothing says which
+    side is right."""
     wrong = {(row.plan_id, row.model): row for row in failures if row.reason == "mismatch"}
     samples = list(samples) if wrong else []
     for (plan_id, model), row in wrong.items():
@@ -339,13 +329,8 @@ class ResultsWriter:
         return True
 
     def append(self, row: AnyRow) -> None:
-        """Write one row: one system call, then forced to disk.
-
-        Raises
-        ------
-        UsageError
-            The row could not be written as a whole (a full disk); no part of it stays in the file.
-        """
+        """Write one row: one system call, then forced to disk. Raises `UsageError`: the row could not be written as a
+        whole (a full disk); no part of it stays in the file."""
         if (run := self._continued) is not None:
             self._continued = None
             self.append(run)

@@ -24,12 +24,8 @@ def shipped(kind: str) -> list[Path]:
 def given_or_shipped(name: str) -> Path | str:
     """Return the path of the TOML file that is shipped under a name, with or without `.toml`, or the name itself.
 
-    A file of the user's comes first; a folder may have the name, such as that of the results.
-
-    Raises
-    ------
-    UsageError
-        Nothing has this name: says which one may be meant.
+    A file of the user's comes first; a folder may have the name, such as that of the results. Raises `UsageError`:
+    nothing has this name: says which one may be meant.
     """
     path, file = Path(name), name if name.endswith(".toml") else f"{name}.toml"
     if path.is_file() or os.sep in name:
@@ -52,13 +48,8 @@ def kind_of(path: Path | str) -> str:
 
 
 def read_grid(path: Path | str, *kinds: str) -> tuple[dict[str, Any], str]:
-    """Read a file of one of some kinds; return its values and the comment before its first key.
-
-    Raises
-    ------
-    UsageError
-        A file that cannot be read, another key, a title that is no text, or no grid.
-    """
+    """Read a file of one of some kinds; return its values and the comment before its first key. Raises `UsageError`: a
+    file that cannot be read, another key, a title that is no text, or no grid."""
     values, comment = read_toml(path, "TOML file or the name of a shipped one")
     check_keys(values, ("title", *(table for kind in kinds for table in TABLES[kind])), str(path))
     check_title(values.get("title", ""), str(path))
@@ -90,13 +81,8 @@ def check_table(table: Any, where: str) -> None:
 
 
 def values_of(field: Field, value: Any, where: str) -> tuple:
-    """Return the checked values of a key, each once.
-
-    Raises
-    ------
-    UsageError
-        An empty list, or a value that the field refuses.
-    """
+    """Return the checked values of a key, each once. Raises `UsageError`: an empty list, or a value that the field
+    refuses."""
     listed = value if isinstance(value, list) else [value]
     if field.kind is tuple and listed and not isinstance(listed[0], list | tuple):
         listed = [value]

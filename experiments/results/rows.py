@@ -618,13 +618,8 @@ T = TypeVar("T")
 
 
 def row_of(values: Mapping[str, Any], kind: Any = AnyRow) -> Any:
-    """Return the row that values stand for; models may be texts there.
-
-    Raises
-    ------
-    ValueError
-        They are none: says which field, and what was expected.
-    """
+    """Return the row that values stand for; models may be texts there. Raises `ValueError`: they are none: says which
+    field, and what was expected."""
     return checked(values, kind, dec_hook=model_in_file)
 
 
@@ -634,24 +629,13 @@ def values_of(row: Row | Part) -> dict[str, Any]:
 
 
 def parse_row(line: bytes) -> AnyRow:
-    """Return the row that a line holds.
-
-    Raises
-    ------
-    ValueError
-        It is none: says which field, and what was expected.
-    """
+    """Return the row that a line holds. Raises `ValueError`: it is none: says which field, and what was expected."""
     return row_of(decode_json(line))
 
 
 def make_row(kind: type[T], *parts: Any) -> T:
-    """Return the row of a kind that mappings make up together, as they come from a measuring process.
-
-    Raises
-    ------
-    ValueError
-        As in `parse_row`.
-    """
+    """Return the row of a kind that mappings make up together, as they come from a measuring process. Raises
+    `ValueError` as in `parse_row`."""
     return row_of({key: value for part in parts for key, value in part.items() if key != "kind"}, kind)
 
 

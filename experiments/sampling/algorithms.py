@@ -42,13 +42,8 @@ CLEARLY = 0.95  # another algorithm than that by cost takes at most this part of
 
 
 def settled(text: str, plans: Iterable[tuple[str | Network, PlanOptions]]) -> str:
-    """Return the value of the plan option `algorithms` that a text stands for: "measured", or names of shapes.
-
-    Raises
-    ------
-    UsageError
-        A shape that is in none of the plans, or what `read_algorithms` refuses.
-    """
+    """Return the value of the plan option `algorithms` that a text stands for: "measured", or names of shapes. Raises
+    `UsageError`: a shape that is in none of the plans, or what `read_algorithms` refuses."""
     if text == MEASURED:
         return measured_algorithms(plans)
     if named := read_algorithms(text):

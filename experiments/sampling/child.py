@@ -131,13 +131,8 @@ class MeasuringProcess:
         self._write(job)
 
     def answer(self) -> dict[str, Any]:
-        """Wait for what the process says next.
-
-        Raises
-        ------
-        ProcessFailure
-            It ended, or took longer than its limit, or answered that it cannot measure.
-        """
+        """Wait for what the process says next. Raises `ProcessFailure`: it ended, or took longer than its limit, or
+        answered that it cannot measure."""
         return self._answer("said")
 
     def ask(self, request: Any, limit_s: float | None = None) -> dict[str, Any]:

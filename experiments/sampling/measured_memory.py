@@ -10,13 +10,7 @@ from ..machine.proc import read_fields
 
 
 def resident_bytes(field: str = "VmRSS") -> int:
-    """Return the resident memory of this process.
-
-    Raises
-    ------
-    UsageError
-        The system does not show it.
-    """
+    """Return the resident memory of this process. Raises `UsageError`: the system does not show it."""
     try:
         return 1024 * int(read_fields(Path("/proc/self/status"), ":")[field].split()[0])
     except (LookupError, ValueError):

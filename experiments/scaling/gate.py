@@ -202,13 +202,8 @@ def _git(folder: str, *arguments: str) -> str:
 
 
 def commit_of(repository: str, name: str) -> str:
-    """Return the commit that a name stands for.
-
-    Raises
-    ------
-    UsageError
-        There is none; in a shallow clone of a CI job it may not have been fetched.
-    """
+    """Return the commit that a name stands for. Raises `UsageError`: there is none; in a shallow clone of a CI job it
+    may not have been fetched."""
     try:
         return _git(repository, "rev-parse", "--verify", "--quiet", f"{name}^{{commit}}")
     except UsageError:
@@ -235,13 +230,8 @@ def worktree(repository: str, commit: str, folder: Path) -> Iterator[Path]:
 
 
 def build(repository: str, commit: str, folder: Path, command: str | None) -> Path:
-    """Install a commit into a folder and return it.
-
-    Raises
-    ------
-    UsageError
-        The build fails, or what it installed is not what a process would import.
-    """
+    """Install a commit into a folder and return it. Raises `UsageError`: the build fails, or what it installed is not
+    what a process would import."""
     number = len(list(folder.glob("installed*")))
     source, target = folder / f"source{number}", folder / f"installed{number}"
     target.mkdir()
@@ -272,13 +262,8 @@ def build(repository: str, commit: str, folder: Path, command: str | None) -> Pa
 
 
 def build_command(command: str | None, source: Path, target: Path) -> list[str]:
-    """Return the words of the command that installs a commit.
-
-    Raises
-    ------
-    UsageError
-        Quotes that do not match, or braces around anything but `source` and `target`.
-    """
+    """Return the words of the command that installs a commit. Raises `UsageError`: quotes that do not match, or braces
+    around anything but `source` and `target`."""
     try:
         words = shlex.split(command) if command else default_build()
         return [word.format(source=source, target=target) for word in words]

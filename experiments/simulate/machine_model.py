@@ -202,13 +202,8 @@ def extrapolated(curve: Mapping[int, float], threads: int, line_s: float, form: 
 
 
 def machine_of(values: Mapping[str, Any], source: str) -> MachineModel:
-    """Return the machine that a file describes.
-
-    Raises
-    ------
-    UsageError
-        A key that is unknown, or missing, or has an impossible value.
-    """
+    """Return the machine that a file describes. Raises `UsageError`: a key that is unknown, or missing, or has an
+    impossible value."""
     for table, kind in ((values, MachineModel), (values.get("overheads"), Overheads)):
         if isinstance(table, Mapping):
             check_keys(table, [f.name for f in fields(kind)], f"machine file {source}")
@@ -231,11 +226,5 @@ def machine_of(values: Mapping[str, Any], source: str) -> MachineModel:
 
 
 def read_machine(path: str) -> MachineModel:
-    """Read a machine file.
-
-    Raises
-    ------
-    UsageError
-        No such file, no TOML, or as in `machine_of`.
-    """
+    """Read a machine file. Raises `UsageError`: no such file, no TOML, or as in `machine_of`."""
     return machine_of(read_toml(path, "machine file; forktask info --machine FILE writes this machine's")[0], path)

@@ -65,13 +65,8 @@ def knows_machine(sweep: Sweep) -> bool:
 
 @kept
 def machine_of_sweep(sweep: Sweep) -> MachineModel:
-    """Return the machine that measured a sweep.
-
-    Raises
-    ------
-    UsageError
-        The folder does not hold it, or a file that is none.
-    """
+    """Return the machine that measured a sweep. Raises `UsageError`: the folder does not hold it, or a file that is
+    none."""
     if not knows_machine(sweep):
         raise UsageError(
             "the folder must hold the machine's latencies and overheads, but it does not; give `forktask simulate DIR` "
@@ -113,14 +108,8 @@ def _difference(then: Any, here: Any) -> str:
 
 
 def keep_machine(out_dir: str | os.PathLike) -> None:
-    """Measure this machine for simulations and describe it in a results folder, unless that was done.
-
-    Raises
-    ------
-    OtherMachine
-    UsageError
-        No results there, or the file cannot be written.
-    """
+    """Measure this machine for simulations and describe it in a results folder, unless that was done. Raises
+    `UsageError`: no results there, or the file cannot be written."""
     path = Path(out_dir) / MACHINE
     if path.exists():
         return
@@ -133,13 +122,7 @@ def keep_machine(out_dir: str | os.PathLike) -> None:
 @kept
 def subject_of(sweep: Sweep, plan_id: str, measured_on: MachineModel) -> Subject:
     """Return a plan with the typical durations of its blocks in serial runs, scaled so that they add up to its serial
-    time.
-
-    Raises
-    ------
-    UsageError
-        This version lowers the plan's options to other loops than those that were measured.
-    """
+    time. Raises `UsageError`: this version lowers the plan's options to other loops than those that were measured."""
     row = sweep.plans[plan_id]
     plan = lower(**row.options)
     measured = [(loop.name, loop.num_blocks) for loop in row.loops]

@@ -164,13 +164,8 @@ class Study:
         return {name: values for name, values in self.train.items() if len(values) > 1}
 
     def trainings(self) -> list[Training]:
-        """Return the runs in their order: all combinations of a seed before the next seed.
-
-        Raises
-        ------
-        UsageError
-            Options that no training can have.
-        """
+        """Return the runs in their order: all combinations of a seed before the next seed. Raises `UsageError`: options
+        that no training can have."""
         grid = {"seeds": (1,), **self.train}
         counts = grid.pop("seeds")
         size = max(counts) * math.prod(map(len, grid.values()))
@@ -205,13 +200,8 @@ def _config(given: Mapping[str, Any]) -> TrainingConfig:
 
 
 def read_study(path: Path | str) -> Study:
-    """Read a study from a TOML file.
-
-    Raises
-    ------
-    UsageError
-        A file that cannot be read, an unknown key, or a value that a field refuses.
-    """
+    """Read a study from a TOML file. Raises `UsageError`: a file that cannot be read, an unknown key, or a value that a
+    field refuses."""
     values, comment = read_grid(path, "study")
     stages = values.get("stages", [])
     if not isinstance(stages, list):

@@ -115,12 +115,7 @@ def build(results: StudyResults) -> Report:
 
 def write_study_report(results: StudyResults, out: Path, whole: bool = False) -> str:
     """Write epochs.csv, runs.csv, the figures and report.html; return the report's text, `whole` with every epoch.
-
-    Raises
-    ------
-    UsageError
-        The folder cannot be written.
-    """
+    Raises `UsageError`: the folder cannot be written."""
     report = build(results)
     drawn = []
     folder = out / "figures"
@@ -185,12 +180,8 @@ def draw_study(
     models: Mapping[str, str] | None = None,
 ) -> Path:
     """Draw one figure, with its caption beside it, and return its path; arguments as for `report.files.draw_folder`.
-
-    Raises
-    ------
-    UsageError
-        An unknown figure, format or model, a study that has nothing for it, or a file that cannot be written.
-    """
+    Raises `UsageError`: an unknown figure, format or model, a study that has nothing for it, or a file that cannot be
+    written."""
     check_choice("the figure", figure, FIGURES)
     check_choice("the column", column, COLUMN_WIDTH_IN)
     check_choice("--format", kind, FORMATS)

@@ -120,13 +120,8 @@ def run_study(study: Study, out: Path, command: str, report: Callable[[str], Non
 
 
 def results_of(folder: Path) -> StudyResults:
-    """Return the results of a study's folder, as its last run asked for them.
-
-    Raises
-    ------
-    UsageError
-        No rows there, or those of something else.
-    """
+    """Return the results of a study's folder, as its last run asked for them. Raises `UsageError`: no rows there, or
+    those of something else."""
     results = read_results(folder, "study")
     return found_results(study_of(results.run), results)
 

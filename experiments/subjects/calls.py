@@ -158,13 +158,8 @@ def all_arguments(function: Callable[..., Any], arguments: Mapping[str, Any], th
 
 
 def spec_of(function: Any, arguments: Mapping[str, Any]) -> tuple[ModelSpec, str]:
-    """Return the model of a function that is given as an object, and the folders where a fresh process finds it.
-
-    Raises
-    ------
-    UsageError
-        One that no other process can import, or arguments that it does not take.
-    """
+    """Return the model of a function that is given as an object, and the folders where a fresh process finds it. Raises
+    `UsageError`: one that no other process can import, or arguments that it does not take."""
     name, module = getattr(function, "__name__", ""), sys.modules.get(getattr(function, "__module__", None) or "")
     if not callable(function) or module is None or getattr(module, name, None) is not function:
         raise UsageError(
@@ -194,13 +189,8 @@ def prepared_call(call: str, threads: int) -> Callable[[], Any]:
 
 
 def keep_result(bound: Any, result: Any) -> None:
-    """Write the digest of what a call returned, and some of its numbers, into the arrays of its plan.
-
-    Raises
-    ------
-    UsageError
-        Something that cannot be compared.
-    """
+    """Write the digest of what a call returned, and some of its numbers, into the arrays of its plan. Raises
+    `UsageError`: something that cannot be compared."""
     digest, numbers = hashlib.sha256(), []
     for part in _parts(result):
         array = np.asarray(part)

@@ -54,13 +54,8 @@ UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "ki": 2**10, "mi": 2**20, "g
 
 
 def parse_bytes(text: str) -> int:
-    """Parse a number of bytes such as "1500000000", "1500M", "1.5GB" or "1.5GiB".
-
-    Raises
-    ------
-    UsageError
-        Not a positive number with one of these units.
-    """
+    """Parse a number of bytes such as "1500000000", "1500M", "1.5GB" or "1.5GiB". Raises `UsageError`: not a positive
+    number with one of these units."""
     number = text.strip().lower().removesuffix("b")
     unit = number.lstrip("0123456789.")
     try:

@@ -73,13 +73,8 @@ DEFAULT_MODELS = ("serial", "forkjoin", "forkjoin:region=persistent", "joblib", 
 
 
 def model_of_factors(creation: str, barrier: str, placement: str) -> ModelSpec:
-    """Return the task model with these three switches.
-
-    Raises
-    ------
-    UsageError
-        A value that no model has, or eager tasks with partitioned placement.
-    """
+    """Return the task model with these three switches. Raises `UsageError`: a value that no model has, or eager tasks
+    with partitioned placement."""
     for name, value, known in (
         ("creation", creation, CREATIONS),
         ("barrier", barrier, BARRIERS),
@@ -277,12 +272,8 @@ def parse_model(text: str) -> ModelSpec:
     colon in a value is written twice. Other names are of the user's own: `lib:FILE.so`, `module:OBJECT`,
     `file.py:OBJECT`, or an installed package's.
 
-    Results may be of a model that this installation was built without; see `runnable`.
-
-    Raises
-    ------
-    UsageError
-        Unknown model, option or value, an option given twice, or options that exclude each other.
+    Results may be of a model that this installation was built without; see `runnable`. Raises `UsageError`: unknown
+    model, option or value, an option given twice, or options that exclude each other.
     """
     name, pairs = _split(text.strip().replace("::", "\0"))
     pairs = [pair.replace("\0", ":") for pair in pairs]
@@ -320,13 +311,7 @@ def parse_model(text: str) -> ModelSpec:
 @cache
 def read_model(text: str) -> ModelSpec:
     """Return the model that a text of a file names; one that this installation does not know has its name and options
-    as they stand there, and cannot run.
-
-    Raises
-    ------
-    UsageError
-        The text does not have the form of a model's.
-    """
+    as they stand there, and cannot run. Raises `UsageError`: the text does not have the form of a model's."""
     try:
         return parse_model(text)
     except UsageError:
@@ -344,26 +329,15 @@ def read_model(text: str) -> ModelSpec:
 
 
 def model_in_file(_: type, text: Any) -> ModelSpec:
-    """Return the model that a text of a file names; a `dec_hook` of msgspec.
-
-    Raises
-    ------
-    ValueError
-        Something else than a model, or its text.
-    """
+    """Return the model that a text of a file names; a `dec_hook` of msgspec. Raises `ValueError`: something else than a
+    model, or its text."""
     if not isinstance(text, ModelSpec | str):
         raise ValueError(f"a model must be named by a text, got {text!r:.60}")
     return text if isinstance(text, ModelSpec) else read_model(text)
 
 
 def runnable(spec: ModelSpec | str) -> ModelSpec:
-    """Return a model that is about to run, parsed.
-
-    Raises
-    ------
-    UsageError
-        This installation was built without it.
-    """
+    """Return a model that is about to run, parsed. Raises `UsageError`: this installation was built without it."""
     spec = parse_model(str(spec))
     if spec.model.is_call and not (spec.option("call") or spec.option("command")):
         raise UsageError(
@@ -425,13 +399,8 @@ def parse_models(texts: Iterable[ModelSpec | str]) -> tuple[ModelSpec, ...]:
 
 
 def check_ours(specs: Sequence[ModelSpec]) -> Sequence[ModelSpec]:
-    """Return models whose blocks can be logged, tuned or trained with.
-
-    Raises
-    ------
-    UsageError
-        One of them is another program, with kernels of its own.
-    """
+    """Return models whose blocks can be logged, tuned or trained with. Raises `UsageError`: one of them is another
+    program, with kernels of its own."""
     for spec in specs:
         if spec.is_peer:
             raise UsageError(f"{spec} is another program, whose time alone can be compared; use it in compare or run")
@@ -440,12 +409,7 @@ def check_ours(specs: Sequence[ModelSpec]) -> Sequence[ModelSpec]:
 
 def process_environment(spec: ModelSpec) -> dict[str, str]:
     """Return environment variables for a process that runs this model: the runtime to preload, if any, and its barrier.
-
-    Raises
-    ------
-    UsageError
-        LLVM's libomp was asked for and is not installed.
-    """
+    Raises `UsageError`: LLVM's libomp was asked for and is not installed."""
     if spec.model is forkjoin.OMPSS2 and spec.model.is_built:  # which has loaded the library that it was built with
         with open("/proc/self/maps") as maps:
             return {"LD_PRELOAD": next(line.split()[-1] for line in maps if "/libnosv" in line)}
@@ -469,13 +433,8 @@ def counts_for(spec: ModelSpec, requested: Sequence[int]) -> Sequence[int]:
 
 
 def check_counts(specs: Sequence[ModelSpec], requested: Sequence[int]) -> Sequence[int]:
-    """Return numbers of threads that were asked for by name, if some model runs on the largest.
-
-    Raises
-    ------
-    UsageError
-        All models run on fewer threads.
-    """
+    """Return numbers of threads that were asked for by name, if some model runs on the largest. Raises `UsageError`:
+    all models run on fewer threads."""
     if max(requested) > 1 and all(spec.model.max_threads == 1 for spec in specs):
         raise UsageError(
             f"{' and '.join(spec.name for spec in specs)} must run on one thread, got {max(requested)} threads; ask "
@@ -512,13 +471,8 @@ def describe_gpu_convolutions(conv: str) -> str:
 
 
 def convolution_for(spec: ModelSpec | str, conv: str) -> str:
-    """Return the convolution algorithm that `lower` gets; "auto" suits the device.
-
-    Raises
-    ------
-    UsageError
-        An algorithm without a CUDA kernel, on a GPU.
-    """
+    """Return the convolution algorithm that `lower` gets; "auto" suits the device. Raises `UsageError`: an algorithm
+    without a CUDA kernel, on a GPU."""
     spec = runnable(spec)
     if not spec.binds_on_gpu:
         return conv
@@ -532,13 +486,7 @@ def convolution_for(spec: ModelSpec | str, conv: str) -> str:
 def options_for(spec: ModelSpec | str, conv: str, granularity: str) -> dict[str, str]:
     """Return the options that `lower` gets where they suit the device: see `convolution_for`, which holds for all
     convolutions of a GPU; where only streams of it run a plan, and none of them a block alone, granularity "auto" is
-    "device".
-
-    Raises
-    ------
-    UsageError
-        What `convolution_for` refuses.
-    """
+    "device". Raises `UsageError`: what `convolution_for` refuses."""
     spec = runnable(spec)
     whole = spec.binds_on_gpu and not spec.model.mixes_devices and spec.option("unit") != "block"
     conv = convolution_for(spec, conv)
@@ -597,13 +545,7 @@ def storage_for(spec: ModelSpec | str, homes: Sequence[int] = ()):
 
 
 def keep_device(models: Iterable[ModelSpec | str], device: str | None) -> tuple[ModelSpec, ...]:
-    """Return those of some models that run on a device; None: all.
-
-    Raises
-    ------
-    UsageError
-        None of them does.
-    """
+    """Return those of some models that run on a device; None: all. Raises `UsageError`: none of them does."""
     specs = parse_models(models)
     kept = tuple(spec for spec in specs if device in (None, spec.model.device))
     if not kept:

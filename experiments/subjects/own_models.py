@@ -30,13 +30,8 @@ def split_spec(text: str) -> tuple[str, list[str]]:
 
 
 def own_model(name: str) -> ExecutionModel | None:
-    """Return the model of a name that is not one of forktask's; None: there is none.
-
-    Raises
-    ------
-    UsageError
-        A file, module or object that is not there, or is no model.
-    """
+    """Return the model of a name that is not one of forktask's; None: there is none. Raises `UsageError`: a file,
+    module or object that is not there, or is no model."""
     place, colon, rest = name.partition(":")
     if place == LIBRARY and colon:
         return _library_model(name, rest)

@@ -102,13 +102,8 @@ def describe(subject: str | Callable, arguments: Mapping[str, Any]) -> dict[str,
 
 
 def describe_importable(text: str) -> dict[str, Any]:
-    """Return the `plan` entry of `package.module:function`, which the installation that measures it imports.
-
-    Raises
-    ------
-    UsageError
-        Not of this form.
-    """
+    """Return the `plan` entry of `package.module:function`, which the installation that measures it imports. Raises
+    `UsageError`: not of this form."""
     module, colon, function = text.partition(":")
     if not (colon and function.isidentifier() and all(part.isidentifier() for part in module.split("."))):
         raise UsageError(f"a function is named as package.module:function, got {text!r}")
@@ -122,13 +117,8 @@ def name_of(plan: Mapping[str, Any]) -> str:
 
 
 def make_bound(plan: Mapping[str, Any]):
-    """Call the function that a `plan` entry names, in this process, and bind what it returns.
-
-    Raises
-    ------
-    UsageError
-        The function is not found, or returns something else than a graph.
-    """
+    """Call the function that a `plan` entry names, in this process, and bind what it returns. Raises `UsageError`: the
+    function is not found, or returns something else than a graph."""
     return _bind_made(_load(plan)(**plan["arguments"]), f"{plan['function']}()")
 
 

@@ -39,13 +39,8 @@ MACHINES = (
 
 
 def machine_row(folder: Path) -> dict[str, Any]:
-    """Return the row of a survey, from its survey.json and hand-overs.
-
-    Raises
-    ------
-    UsageError
-        survey.json is missing or damaged.
-    """
+    """Return the row of a survey, from its survey.json and hand-overs. Raises `UsageError`: survey.json is missing or
+    damaged."""
     content = read_regular(folder / SURVEY, "survey")
     with decoding(folder / SURVEY, "survey", f"write it again with forktask report {folder}"):
         result = json.loads(content)

@@ -248,13 +248,8 @@ class Measure(Placement, frozen=True):
 
 
 def measure_given(given: Mapping[str, Any], where: str) -> Measure:
-    """Make the options of measuring from those that were given.
-
-    Raises
-    ------
-    UsageError
-        An unknown one, or a value that a field refuses; more profiles than generations.
-    """
+    """Make the options of measuring from those that were given. Raises `UsageError`: an unknown one, or a value that a
+    field refuses; more profiles than generations."""
     measure = Measure.from_mapping(given, where)
     if "profile_repeats" in given and measure.profile_repeats > measure.repeats:
         raise UsageError(
@@ -412,13 +407,8 @@ class Configuration:
             raise UsageError(text)
 
     def obstacles(self) -> list[str]:
-        """Return what keeps this machine from running the grid: libraries, GPUs, cores, a sentence each.
-
-        Raises
-        ------
-        UsageError
-            A convolution algorithm that has no CUDA kernels.
-        """
+        """Return what keeps this machine from running the grid: libraries, GPUs, cores, a sentence each. Raises
+        `UsageError`: a convolution algorithm that has no CUDA kernels."""
         checks: list[Callable[[], object]] = [partial(runnable, spec) for spec in self.grid.models]
         checks += [partial(process_environment, spec) for spec in self.grid.models]
         checks += [partial(check_call, spec) for spec in self.grid.models if spec.model.is_call]
@@ -575,14 +565,8 @@ def check_axes(axes: Mapping[str, tuple]) -> dict[str, tuple]:
 
 
 def parse_configuration(values: Mapping[str, Any], where: str = "the configuration") -> Configuration:
-    """Make a configuration from nested mappings, as a TOML file gives them.
-
-    Raises
-    ------
-    UsageError
-        An unknown key, a value of the wrong type, an empty list, threads on which no model runs, or what
-        `Configuration` refuses.
-    """
+    """Make a configuration from nested mappings, as a TOML file gives them. Raises `UsageError`: an unknown key, a
+    value of the wrong type, an empty list, threads on which no model runs, or what `Configuration` refuses."""
     check_keys(values, ("title", *TABLES["sweep"]), where)
     for table in TABLES["sweep"]:
         check_table(values.get(table, {}), f"[{table}] of {where}")
@@ -619,12 +603,6 @@ def _small_axes(grid: Grid) -> dict[str, tuple]:
 
 
 def read_configuration(path: str | os.PathLike) -> Configuration:
-    """Read a TOML file.
-
-    Raises
-    ------
-    UsageError
-        No such file, no TOML, or what `parse_configuration` refuses.
-    """
+    """Read a TOML file. Raises `UsageError`: no such file, no TOML, or what `parse_configuration` refuses."""
     values, comment = read_grid(path, "sweep")
     return replace(parse_configuration(values, str(path)), how_to_read=comment)

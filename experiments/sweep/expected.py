@@ -27,13 +27,8 @@ GUESSED_FLOPS_PER_S = 1e11  # rate of one thread; for the expected duration only
 
 
 def plan_row(plan_id: str, plan: Mapping[str, Any]) -> PlanRow:
-    """Return the row of a plan: options, loops with their costs, and the size of the closed task graph.
-
-    Raises
-    ------
-    UsageError
-        Options that cannot be lowered.
-    """
+    """Return the row of a plan: options, loops with their costs, and the size of the closed task graph. Raises
+    `UsageError`: options that cannot be lowered."""
     lowered = lower(**plan)
     graph = record_graph(lowered.accesses, closed=True)
     return PlanRow(

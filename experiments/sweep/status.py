@@ -46,13 +46,8 @@ def standing_failures(results: Results) -> list[FailureRow]:
 
 
 def describe_status(results: Results) -> dict[str, Any]:
-    """Return the content of a folder and the number of missing samples.
-
-    Raises
-    ------
-    UsageError
-        The folder holds another kind of results.
-    """
+    """Return the content of a folder and the number of missing samples. Raises `UsageError`: the folder holds another
+    kind of results."""
     configuration = from_dict(results.run.config)
     finished, settled, measure = results.finished(), results.settled(), configuration.measure
     whole = results.ends_whole

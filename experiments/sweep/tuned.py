@@ -55,13 +55,8 @@ def best_rows(sweep: Sweep) -> list[dict[str, Any]]:
 
 
 def read_tuned(folder: str | os.PathLike) -> dict[tuple[str, ModelSpec, int], str]:
-    """Read the granularities at which models are fastest, by (problem, model, threads).
-
-    Raises
-    ------
-    UsageError
-        No such folder, or one that holds something else.
-    """
+    """Read the granularities at which models are fastest, by (problem, model, threads). Raises `UsageError`: no such
+    folder, or one that holds something else."""
     from ..analysis.load import load
 
     try:

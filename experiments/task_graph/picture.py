@@ -28,13 +28,8 @@ LEGEND = (
 
 
 def write_picture(views: Sequence[GraphView], path: str | os.PathLike) -> Path:
-    """Draw views side by side into an SVG, PDF or PNG, by the ending of the path.
-
-    Raises
-    ------
-    UsageError
-        Another ending, or a file that cannot be written.
-    """
+    """Draw views side by side into an SVG, PDF or PNG, by the ending of the path. Raises `UsageError`: another ending,
+    or a file that cannot be written."""
     path = Path(path)
     if path.suffix[1:] not in FORMATS:
         raise UsageError(f"--graph must end in .{', .'.join(FORMATS)}, got {path.name!r}; name such a file")

@@ -49,13 +49,8 @@ def _checksum(arrays: Mapping[str, np.ndarray], state: str) -> str:
 
 
 def read_checkpoint(path: Path, network: str, seed: int) -> tuple[dict[str, np.ndarray], State]:
-    """Read the arrays and state of a checkpoint that `write_checkpoint` wrote.
-
-    Raises
-    ------
-    UsageError
-        Missing, damaged, or of another network or seed.
-    """
+    """Read the arrays and state of a checkpoint that `write_checkpoint` wrote. Raises `UsageError`: missing, damaged,
+    or of another network or seed."""
     arrays, metadata = read_safetensors(path)
     try:
         state = decode_json(metadata["forktask"].encode(), State)
@@ -69,26 +64,16 @@ def read_checkpoint(path: Path, network: str, seed: int) -> tuple[dict[str, np.n
 
 
 def share_data(storage: Storage, data: Dataset | Text, prefix: str = "") -> None:
-    """Let a storage use the arrays of a data set, without a copy.
-
-    Raises
-    ------
-    UsageError
-        The storage is in managed memory, where the arrays do not lie.
-    """
+    """Let a storage use the arrays of a data set, without a copy. Raises `UsageError`: the storage is in managed
+    memory, where the arrays do not lie."""
     if storage.managed:
         raise UsageError("training uses the data set where it lies, which managed memory forbids; use memory=pinned")
     storage.arrays |= {f"{prefix}{name}": array for name, array in data.arrays.items()}
 
 
 def set_arrays(target, source, names, path) -> None:
-    """Copy arrays by name, once all of them are known to fit.
-
-    Raises
-    ------
-    UsageError
-        One is missing, has another shape or dtype, or holds numbers that are not finite.
-    """
+    """Copy arrays by name, once all of them are known to fit. Raises `UsageError`: one is missing, has another shape or
+    dtype, or holds numbers that are not finite."""
     for name in names:
         if name not in source:
             raise UsageError(f"{path} must hold {name!r} and does not; is it of another network?")

@@ -38,13 +38,8 @@ DEFAULTS_OF_TOKENS: dict[str, Any] = {
 
 
 class TrainingConfig(PlanOptions, frozen=True):
-    """Options of a training run, as on the command line: those of its plan, and these.
-
-    Raises
-    ------
-    UsageError
-        A value out of its range; names of networks, data and models are checked later.
-    """
+    """Options of a training run, as on the command line: those of its plan, and these. Raises `UsageError`: a value out
+    of its range; names of networks, data and models are checked later."""
 
     batch: Annotated[int, about("images or other samples of a step", least=1, below=LARGEST_BATCH)] = 32
     weight_decay: Annotated[float, about("weight decay of the optimizer, in PyTorch's convention", least=0)] = 5e-4

@@ -141,13 +141,9 @@ class LabelledText(Text):
 
 
 def tokenizer_of(file: str, network: Network) -> Any:
-    """Read the tokenizer of a network, a file tokenizer.json: an object of the package, with `encode`.
-
-    Raises
-    ------
-    UsageError
-        A file that is missing or damaged, a vocabulary of another size, or the package `tokenizers` is not installed.
-    """
+    """Read the tokenizer of a network, a file tokenizer.json: an object of the package, with `encode`. Raises
+    `UsageError`: a file that is missing or damaged, a vocabulary of another size, or the package `tokenizers` is not
+    installed."""
     path = home_expanded(file)
     if not path.is_file():
         raise UsageError(f"--tokenizer must be a file tokenizer.json, and there is no file {file!r}; name one")
@@ -264,13 +260,8 @@ def _load_text(spec: str, network: Network, sequence: int, encoder: Any, files: 
 
 def _stored_tokens(content: bytes, title: str, vocabulary: int) -> np.ndarray | None:
     """Return the tokens of a file of llm.c, which begins with a magic number, or of nanoGPT, which ends in .bin and has
-    tokens of 16 bits alone; None if it is another file.
-
-    Raises
-    ------
-    UsageError
-        It is cut off, or has tokens that the network does not know.
-    """
+    tokens of 16 bits alone; None if it is another file. Raises `UsageError`: it is cut off, or has tokens that the
+    network does not know."""
     header = np.frombuffer(content[:LLM_C_HEADER_BYTES], "<i4", count=len(content[:LLM_C_HEADER_BYTES]) // 4)
     if len(header) >= 3 and int(header[0]) in LLM_C_TOKENS:
         begin, dtype = LLM_C_HEADER_BYTES, np.dtype(LLM_C_TOKENS[int(header[0])])

@@ -163,13 +163,8 @@ def _kept_histories(run: RunRow, config: TrainingConfig) -> dict[int, list[Epoch
 
 
 def data_for(config: TrainingConfig, report: Callable[[str], None] = print) -> Dataset | Text:
-    """Load the data of a run; `report` takes what a user should know about them.
-
-    Raises
-    ------
-    UsageError
-        Unknown or missing data, or such as the network cannot learn.
-    """
+    """Load the data of a run; `report` takes what a user should know about them. Raises `UsageError`: unknown or
+    missing data, or such as the network cannot learn."""
     network = get_network(config.network)
     if config.export != "none":
         check_export(network)
@@ -307,13 +302,7 @@ def _begun(run: RunRow, out: Path) -> Iterator[ResultsWriter]:
 
 
 def stored_config(out: Path) -> TrainingConfig:
-    """Return the configuration of a training folder.
-
-    Raises
-    ------
-    UsageError
-        The folder holds no training.
-    """
+    """Return the configuration of a training folder. Raises `UsageError`: the folder holds no training."""
     if not (out / SAMPLES).exists():
         raise UsageError(f"--resume needs a folder with {SAMPLES}, and {out} has none; start without --resume")
     results = read_results(out, "training")
@@ -348,12 +337,8 @@ def configure(
     """Return the configuration of a run, once it is known that this machine can run it.
 
     What was not given comes from the stored run with `resume`, else from the defaults, which for networks of tokens are
-    others. On a GPU the model "taskiter" stands for "gpu_taskiter", on one thread.
-
-    Raises
-    ------
-    UsageError
-        A value out of its range, or a library or device that this machine does not have.
+    others. On a GPU the model "taskiter" stands for "gpu_taskiter", on one thread. Raises `UsageError`: a value out of
+    its range, or a library or device that this machine does not have.
     """
     measured = given.get("algorithms") == MEASURED
     given = {**given, "algorithms": ""} if measured else given

@@ -205,13 +205,8 @@ class Trainer:
         write_checkpoint(path, {name: self.bound.arrays[name] for name in self._state_names()}, state)
 
     def load(self, path: Path, history: Sequence[EpochRow]) -> None:
-        """Continue from a checkpoint, before which these epochs were trained.
-
-        Raises
-        ------
-        UsageError
-            Damaged, or of another network or seed.
-        """
+        """Continue from a checkpoint, before which these epochs were trained. Raises `UsageError`: damaged, or of
+        another network or seed."""
         arrays, _ = read_checkpoint(path, self.config.network, self.seed)
         set_arrays(self.bound.arrays, arrays, self._state_names(), path)
         self.history = [*history]
@@ -292,13 +287,8 @@ class DoesNotFit(UsageError, MemoryError):
 
 
 def _fitting_plan(config: TrainingConfig, data: Dataset | Text, source: ImageSource | None) -> tuple[Plan, int]:
-    """Return the plan of a step, and the bytes that training and, beside it, evaluating need.
-
-    Raises
-    ------
-    DoesNotFit
-        They are more than the limit of memory, or than the machine has free with what this process holds already.
-    """
+    """Return the plan of a step, and the bytes that training and, beside it, evaluating need. Raises `DoesNotFit`: they
+    are more than the limit of memory, or than the machine has free with what this process holds already."""
     network, options = data.fit(get_network(config.network)), config.plan.as_dict()
     limit = parse_bytes(config.memory_limit) if config.memory_limit else None
     free = own_and_free_bytes()

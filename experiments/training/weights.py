@@ -60,12 +60,8 @@ def read_weights(path: Path | str, network: Network) -> dict[str, np.ndarray]:
 
     PyTorch's dictionary of tensors, known by its first bytes, or safetensors, of `forktask train` or, of a GPT-2 or a
     MobileBERT, of Hugging Face. Torchvision's names of residual networks become ours. A prefix that other programs put
-    before all names is left out where one does and all parameters are there without it.
-
-    Raises
-    ------
-    UsageError
-        A file that cannot be read or, as far as it tells, is of another network.
+    before all names is left out where one does and all parameters are there without it. Raises `UsageError`: a file
+    that cannot be read or, as far as it tells, is of another network.
     """
     path = Path(path)
     with open_regular(path, "file of weights") as (file, _):
@@ -100,13 +96,8 @@ def _renamed(arrays: Mapping[str, np.ndarray], network: Network, path: Path) -> 
 
 
 def read_torch(path: Path) -> dict[str, np.ndarray]:
-    """Read a dictionary of tensors from a file of PyTorch; nothing in it is executed.
-
-    Raises
-    ------
-    UsageError
-        PyTorch is missing, or the file is of another kind.
-    """
+    """Read a dictionary of tensors from a file of PyTorch; nothing in it is executed. Raises `UsageError`: PyTorch is
+    missing, or the file is of another kind."""
     torch = optional("torch", str(path), "peers", ", or save it as safetensors")
     title = "dictionary of tensors saved by PyTorch"
     with open_regular(path, title) as (file, _), decoding(path, title, "save model.state_dict() again"):
@@ -149,13 +140,7 @@ def _from_torchvision(arrays: Mapping[str, np.ndarray], network: Network) -> dic
 
 def write_hugging_face(path: Path | str, parameters: Mapping[str, np.ndarray], network: Network) -> None:
     """Write safetensors as `GPT2LMHeadModel`, or `MobileBertForMaskedLM` or `MobileBertForSequenceClassification`, of
-    Hugging Face reads them.
-
-    Raises
-    ------
-    UsageError
-        A network that is neither a GPT-2 nor a MobileBERT.
-    """
+    Hugging Face reads them. Raises `UsageError`: a network that is neither a GPT-2 nor a MobileBERT."""
     check_export(network)
     form = MOBILEBERT if _is_mobilebert(network) else GPT2
     exchanged = _exchanged(network)

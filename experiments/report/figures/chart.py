@@ -227,13 +227,8 @@ def thread_axis(sweep: Sweep, counts: Sequence[int]) -> tuple[str, dict[float, s
 
 
 def drawn(chart: Chart, column: str = "double", title: bool = True, ax: Any = None) -> Figure:
-    """Draw a chart as a figure, or a chart of one panel into axes.
-
-    Raises
-    ------
-    UsageError
-        Axes for a chart of several panels.
-    """
+    """Draw a chart as a figure, or a chart of one panel into axes. Raises `UsageError`: axes for a chart of several
+    panels."""
     chart = replace(chart, panels=[replace(panel, rows=_complete(panel.rows)) for panel in chart.panels])
     count, in_rows = len(chart.panels), not chart.x
     if ax is not None and count > 1:

@@ -293,13 +293,8 @@ def figure_path(folder: str | os.PathLike, stem: str, column: str, kind: str, ou
 
 
 def save_asked(figure: Figure, path: Path, caption: str = "") -> None:
-    """Write the figure that a command was asked for, in a folder that is made if need be, and a text beside it.
-
-    Raises
-    ------
-    UsageError
-        A file that cannot be written.
-    """
+    """Write the figure that a command was asked for, in a folder that is made if need be, and a text beside it. Raises
+    `UsageError`: a file that cannot be written."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         save(figure, path)
@@ -310,13 +305,8 @@ def save_asked(figure: Figure, path: Path, caption: str = "") -> None:
 
 
 def save(figure: Figure, path: str | os.PathLike) -> Path:
-    """Write a figure as PDF, SVG or PNG, by the name's ending; the same figure gives the same bytes.
-
-    Raises
-    ------
-    UsageError
-        Another ending, or a file that cannot be written.
-    """
+    """Write a figure as PDF, SVG or PNG, by the name's ending; the same figure gives the same bytes. Raises
+    `UsageError`: another ending, or a file that cannot be written."""
     path = Path(path)
     kind = path.suffix[1:]
     if kind not in FORMATS:
