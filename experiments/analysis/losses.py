@@ -224,18 +224,8 @@ def time_by_loop(log: EventLog, serial: EventLog | None = None) -> np.ndarray:
 
 
 def losses_of(log: EventLog, serial: EventLog | None = None) -> Losses:
-    """Return where a run's time went.
-
-    Parameters
-    ----------
-    serial : EventLog, optional
-        Of the same plan under the model `serial`.
-
-    Raises
-    ------
-    UsageError
-        The serial log is of another plan or another model.
-    """
+    """Return where a run's time went. `serial`: of the same plan under the model `serial`. Raises `UsageError`: the
+    serial log is of another plan or another model."""
     groups = list(dict.fromkeys(zip(log.loops["phase"], layer_of_loops(log), strict=True)))
     number = {group: i for i, group in enumerate(groups)}
     group_of_loop = np.array([number[g] for g in zip(log.loops["phase"], layer_of_loops(log), strict=True)])

@@ -190,15 +190,8 @@ def next_shards(
 
 
 def lost_rows(shard: Shard, configuration: Configuration, run: RunRow, message: str) -> list[FailureRow]:
-    """Return the rows of a shard that was given out `MOST_TIMES` times and never came back.
-
-    Parameters
-    ----------
-    run : RunRow
-        Of a node that did come back.
-    message : str
-        What is known of it.
-    """
+    """Return the rows of a shard that was given out `MOST_TIMES` times and never came back. `run`: of a node that did
+    come back; `message`: what is known of it."""
     points = {point.config_id: point for point in configuration.points()}
     kinds = {"sample": shard.samples, "profile": shard.profiles}
     return [

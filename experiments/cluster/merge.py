@@ -75,20 +75,9 @@ class Joined:
                 self._loops[row.plan_id] = row.loops
 
     def add(self, rows: Iterable[AnyRow], source: Path | str = "a worker") -> None:
-        """Append what is new.
-
-        Parameters
-        ----------
-        rows : iterable of Row
-            Those of a shard stand together, after the run row of their node.
-        source : path or str
-            Where they come from, for messages.
-
-        Raises
-        ------
-        UsageError
-            Rows of another configuration, seed, version or network, or of a node that may not be pooled.
-        """
+        """Append what is new. `rows`: those of a shard stand together, after the run row of their node; `source`: where
+        they come from, for messages. Raises `UsageError`: rows of another configuration, seed, version or network, or
+        of a node that may not be pooled."""
         for of_shard, some in groupby(rows, _shard_of):
             if not of_shard:
                 for row in some:

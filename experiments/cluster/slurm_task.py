@@ -25,20 +25,9 @@ from .slurm import BEGUN, JOB_ID, ArrayTask, job_id_of, name_of, read_job
 
 
 def run_task(folder: Path, index: int, start: int) -> None:
-    """Measure the shards of a task that its earlier starts have not.
-
-    Parameters
-    ----------
-    folder : path
-        Of the round.
-    index, start : int
-        Number of the task, and how often it was begun again.
-
-    Raises
-    ------
-    UsageError
-        What this node cannot do; a folder that cannot be written.
-    """
+    """Measure the shards of a task that its earlier starts have not. `folder`: of the round; `index`, `start`: number
+    of the task, and how often it was begun again. Raises `UsageError`: what this node cannot do; a folder that cannot
+    be written."""
     job, own = read_job(folder), folder / f"{index}.{start}"
     task = ArrayTask(folder, index, job.tasks[index])
     earlier = [read_results(path, "samples") for path in task.folders() if path != own]

@@ -115,15 +115,9 @@ def explain(log: EventLog) -> list[tuple[str, float, str, str]]:
 
 
 def diagnose_log(log: EventLog, case: Case | None = None, beside: Sequence[EventLog] = ()) -> list[Finding]:
-    """Return what an event log shows, the most costly first.
-
-    Parameters
-    ----------
-    case : Case, optional
-        Of its plan: names kernels and chains, and simulates what a change brings.
-    beside : sequence of EventLog
-        Of the same plan, in the same folder; the serial one tells how long blocks take by themselves.
-    """
+    """Return what an event log shows, the most costly first. `case`: of its plan: names kernels and chains, and
+    simulates what a change brings; `beside`: of the same plan, in the same folder; the serial one tells how long blocks
+    take by themselves."""
     slow: dict[str, list[Outliers]] = {}
     for one in find_outliers(log):
         slow.setdefault(one.cause, []).append(one)

@@ -228,10 +228,7 @@ def placement_order(
     workers than places share these equally. Within a place each core gets a worker before the first SMT sibling does;
     "threads" and lists of CPUs have no such rule. Where there are more workers than CPUs, the order begins anew.
 
-    Parameters
-    ----------
-    places : str
-        One of `PLACES`, or a list of CPUs, which stands for `cpus`.
+    `places`: one of `PLACES`, or a list of CPUs, which stands for `cpus`.
     """
     place = {c["cpu"]: c for c in topology["cpus"]}
     if places in PLACES:

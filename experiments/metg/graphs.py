@@ -41,18 +41,9 @@ def requested_graphs(
     plan: Mapping[str, Any],
     device: str | None = None,
 ) -> list[dict[str, Any]]:
-    """Return the graph of each pattern, or in place of them that of a network.
-
-    Parameters
-    ----------
-    requested, plan : mapping
-        The requested fields of `TaskBenchOptions` and of `PlanOptions`.
-
-    Raises
-    ------
-    UsageError
-        An option that these graphs do not have, or a graph that the device, Task Bench or forktask does not have.
-    """
+    """Return the graph of each pattern, or in place of them that of a network. `requested`, `plan`: the requested
+    fields of `TaskBenchOptions` and of `PlanOptions`. Raises `UsageError`: an option that these graphs do not have, or
+    a graph that the device, Task Bench or forktask does not have."""
     options = TaskBenchOptions(**requested)
     if network is not None:
         if unused := requested.keys() - {"kernel"}:

@@ -31,10 +31,8 @@ def torch_network(spec: Network, fused_attention: bool = True):
 
     A layer's ReLU works in place where nothing else reads its input, as in the modules that people write.
 
-    Parameters
-    ----------
-    fused_attention : bool
-        Attention through `scaled_dot_product_attention`; else as a product, a masked softmax and a product.
+    `fused_attention`: attention through `scaled_dot_product_attention`; else as a product, a masked softmax and a
+    product.
     """
     from torch import nn
 
@@ -160,15 +158,7 @@ def _container(root, path: list[str]):
 
 
 def attention(*parts, heads: int, causal: bool, fused: bool):
-    """Attention within each sample; see `layers.Attention`.
-
-    Parameters
-    ----------
-    *parts : tensor
-        Queries, keys and values, each (samples, tokens, features), or one tensor with all three side by side.
-    causal, fused : bool
-        See `torch_network`.
-    """
+    """Attention within each sample; see `layers.Attention`. `causal`, `fused`: see `torch_network`."""
     import torch
 
     three = parts if len(parts) == 3 else parts[0].chunk(3, dim=-1)

@@ -264,14 +264,7 @@ def measure_open_ended(
 
 def make_groups(sizes: Sequence[int], room: float, reference: int | None) -> list[list[int]]:
     """Divide contestants into groups that fit into memory, each with the reference where it fits beside another one.
-
-    Parameters
-    ----------
-    sizes : sequence of int
-        Bytes of each contestant.
-    room : float
-        Bytes that a group may take.
-    """
+    `sizes`: bytes of each contestant; `room`: bytes that a group may take."""
     if sum(sizes) <= room:
         return [list(range(len(sizes)))]
     shared = [] if reference is None else [reference]

@@ -99,15 +99,8 @@ def launch_plan(executor) -> LaunchPlan:
 
 
 def lanes_of(executor, plan: LaunchPlan, first_iteration: int) -> Lanes:
-    """Return what a logged run of a GPU's model has left in its log.
-
-    Parameters
-    ----------
-    executor
-        After the run.
-    first_iteration : int
-        Of the run.
-    """
+    """Return what a logged run of a GPU's model has left in its log. `executor`: after the run; `first_iteration`: of
+    the run."""
     log = executor.workers.read()
     computes = executor.about.max_threads is None
     threads = [(THREAD, f"thread {w}") for w in range(executor.num_threads if computes else 0)]

@@ -150,13 +150,8 @@ class Observed:
 
 
 def measure_sample(job: Mapping[str, Any], bound=None) -> Generator[dict[str, Any], Any, dict[str, Any]]:
-    """Measure one configuration, interleaved with others. See the module's docstring for the steps.
-
-    Parameters
-    ----------
-    bound : BoundPlan, optional
-        Used in place of the job's plan.
-    """
+    """Measure one configuration, interleaved with others. See the module's docstring for the steps. `bound`: used in
+    place of the job's plan."""
     spec = job["model"]
     started, libraries_bytes = time.time(), resident_bytes()
     bound = build(job, spec) if bound is None else bound

@@ -70,13 +70,8 @@ class Schedule:
         return self._start + self.budget_s
 
     def with_room(self, costs: Mapping[Hashable, float]) -> set[Hashable]:
-        """Return the costs that fit into the rest of the budget together, the quicker ones first.
-
-        Parameters
-        ----------
-        costs : mapping
-            Seconds that jobs of each cost take together.
-        """
+        """Return the costs that fit into the rest of the budget together, the quicker ones first. `costs`: seconds that
+        jobs of each cost take together."""
         room_s, result = self.budget_s - self.spent_s, set()
         for cost in sorted(costs, key=costs.__getitem__):
             room_s -= costs[cost]

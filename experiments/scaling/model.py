@@ -128,10 +128,7 @@ def make_entry(bound: BoundPlan, job: Mapping[str, Any]) -> dict[str, Any]:
     run where `update` asks for it; else, for this one comparison, a loop cut anew keeps its stored work in
     equal blocks, and a new loop costs per flop and byte what the stored ones do. "assumed" names such loops.
 
-    Parameters
-    ----------
-    job : mapping
-        Of the process; `predict` has "stored" (an entry or None), "update" and "thread_counts".
+    `job`: of the process; `predict` has "stored" (an entry or None), "update" and "thread_counts".
     """
     plan, stored, update = bound.plan, job["predict"]["stored"], job["predict"]["update"]
     graph = graph_facts(plan)

@@ -161,12 +161,7 @@ def least_bytes(network: Network, options: PlanOptions) -> tuple[int, int]:
 
 def check_least(options: Mapping[str, Any], limit: int | None, free: int | None) -> None:
     """Raise `MemoryError` for a network's plan that would take long to make, if already its `least_bytes` are too many.
-
-    Parameters
-    ----------
-    options : mapping
-        What `lower` takes.
-    """
+    `options`: what `lower` takes."""
     network, chosen = options["network"], plan_options(options)
     if own_plan(network) is not None:
         return

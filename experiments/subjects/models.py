@@ -445,15 +445,9 @@ def check_counts(specs: Sequence[ModelSpec], requested: Sequence[int]) -> Sequen
 
 
 def make_executor(spec: ModelSpec | str, num_threads: int, *, cpus: list[int] | None = None, event_capacity: int = 0):
-    """Make an executor of the model, a context manager with `prepare`, `run` and `close`.
-
-    Parameters
-    ----------
-    cpus : list of int, optional
-        Logical CPU of each thread, and more that the process may use; None: do not pin.
-    event_capacity : int
-        Events that each worker can log; 0: no log.
-    """
+    """Make an executor of the model, a context manager with `prepare`, `run` and `close`. `cpus`: logical CPU of each
+    thread, and more that the process may use; None: do not pin; `event_capacity`: events that each worker can log; 0:
+    no log."""
     spec = runnable(spec)
     check_counts([spec], [num_threads])
     options = spec.options.differences()

@@ -69,20 +69,9 @@ def machine_row(folder: Path) -> dict[str, Any]:
 
 
 def join_surveys(folders: Sequence[Path | str], out_dir: Path | str) -> str:
-    """Copy surveys into a folder, each once, write its page, and return the text for a terminal.
-
-    Parameters
-    ----------
-    folders : sequence of path
-        Surveys, or folders of joined ones; they stay as they are.
-    out_dir : path
-        New, empty, or with joined surveys.
-
-    Raises
-    ------
-    UsageError
-        A folder that holds no survey, or a damaged one; an `out_dir` that is a survey or holds other files.
-    """
+    """Copy surveys into a folder, each once, write its page, and return the text for a terminal. `folders`: surveys, or
+    folders of joined ones; they stay as they are; `out_dir`: new, empty, or with joined surveys. Raises `UsageError`: a
+    folder that holds no survey, or a damaged one; an `out_dir` that is a survey or holds other files."""
     out, rows = Path(out_dir), {}
     for folder in map(Path, folders):
         if not (surveys := surveys_in(folder)):

@@ -37,15 +37,8 @@ CHOICES_OF_TOKENS = {
 
 def candidates(network: str, options: PlanOptions, budget: int, seed: int, threads: int = 1) -> list[str]:
     """Return granularities to try: "auto" first and what is cut for more threads, up to so many, then random ones that
-    the network can be cut by, none twice.
-
-    Parameters
-    ----------
-    options : PlanOptions
-        Options of the plan; their granularity has no effect.
-    budget : int
-        Largest number of granularities.
-    """
+    the network can be cut by, none twice. `options`: options of the plan; their granularity has no effect; `budget`:
+    largest number of granularities."""
     generator = random.Random(seed)
     batch, choices = options.batch, CHOICES_OF_TOKENS if get_network(network).tokens else CHOICES
     doubled = (AUTO_THREADS << power for power in range(1, threads.bit_length()))

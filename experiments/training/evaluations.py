@@ -183,17 +183,8 @@ def run_steps(executor: Any, count: int, first: int = 0) -> None:
 
 def load_weights(path: Path, network: Network, bound: Any, new_head: bool = False) -> str:
     """Copy parameters and statistics from a file into a bound plan; return what was loaded, and what was not.
-
-    Parameters
-    ----------
-    new_head : bool
-        Leave the last layer of a classifier as it is where the file has none, or one of another size.
-
-    Raises
-    ------
-    UsageError
-        A file that cannot be read, or that lacks an array, or has one of another shape.
-    """
+    `new_head`: leave the last layer of a classifier as it is where the file has none, or one of another size. Raises
+    `UsageError`: a file that cannot be read, or that lacks an array, or has one of another shape."""
     read, names, arrays = read_weights(path, network), kept_names(bound.plan), bound.arrays
     last: set[str] = set()
     if new_head and not (network.tokens and network.tokens.answers != "class"):
