@@ -28,18 +28,39 @@ DEEP_IMPORT = re.compile(r"forktask\.(cython_src|forkjoin|tasking|experiments)\b
 
 def loaded_after(code: str) -> set[str]:
     """Which of `HEAVY` a fresh process has loaded after running some code."""
-    program = f"{code}\nimport sys\nprint(*(name for name in {HEAVY!r} if name in sys.modules))"
-    done = subprocess.run([sys.executable, "-P", "-c", program], capture_output=True, text=True, check=True)
-    return set(done.stdout.split())
+    program = f"{code}\nimport sys\nprint()\nprint(*(name for name in {HEAVY!r} if name in sys.modules))"
+    done = subprocess.run([sys.executable, "-P", "-c", program], capture_output=True, text=True, check=True, timeout=60)
+    return set(done.stdout.splitlines()[-1].split())
 
 
 # --- names ----------------------------------------------------------------------------------------------------------
 
 
-def test_import_loads_nothing_heavy():
-    """Check that the import alone loads no library, and that plans and runs load NumPy alone."""
-    assert loaded_after("import forktask; forktask.__version__") == set()
-    assert loaded_after("import forktask as ft; ft.bind(ft.lower('lenet5', batch=16)); ft.compare") == {"numpy"}
+VERSION = """
+from forktask.experiments.commands.main import main
+try:
+    main(["--version"])
+except SystemExit:
+    import sys
+    assert "msgspec" not in sys.modules
+"""
+
+
+@pytest.mark.parametrize(
+    ("code", "loaded"),
+    [
+        ("import forktask; forktask.__version__", set()),
+        (VERSION, set()),
+        ("from forktask.experiments.machine import environment; environment.collect()", set()),
+        ("import forktask.experiments.scaling.plugin", set()),
+        ("import forktask as ft; ft.bind(ft.lower('lenet5', batch=16)); ft.compare", {"numpy"}),
+        ("import forktask.experiments.sampling.measure, forktask.forkjoin.executor", {"numpy"}),
+    ],
+)
+def test_nothing_heavy_is_loaded_before_it_is_used(code, loaded):
+    """Check that the import, the version, the description of a machine (in a measured process: NumPy would bring BLAS
+    threads) and pytest's plugin load no library, and plans, runs and measuring NumPy alone."""
+    assert loaded_after(code) == loaded
 
 
 def test_every_public_name_exists_and_is_described():

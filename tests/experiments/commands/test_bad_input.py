@@ -351,14 +351,6 @@ def test_completion_says_what_it_needs(monkeypatch, capsys):
         assert text in capsys.readouterr().err
 
 
-def test_the_version_is_there_at_once(processes):
-    """Check that neither NumPy nor a library of figures is loaded for `--version`."""
-    program = "import sys; from forktask.experiments.commands.main import main\ntry: main(['--version'])\nfinally: "
-    program += "print(sorted({'numpy', 'pandas', 'matplotlib', 'seaborn', 'msgspec', 'joblib'} & {*sys.modules}))"
-    done = subprocess.run([sys.executable, "-P", "-c", program], capture_output=True, text=True, timeout=60, check=True)
-    assert done.stdout.splitlines()[1:] == ["[]"]
-
-
 def test_output_survives_every_encoding(processes):
     """Check that characters that the encoding of a pipe lacks are written as escapes."""
     program = "from forktask.experiments.commands import main, plan\n"

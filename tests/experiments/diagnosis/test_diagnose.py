@@ -152,23 +152,20 @@ def test_logs_of_runs_without_their_cpus_say_so_first(tmp_path, capsys, monkeypa
     assert "serial" in serial["title"] and "runtime" not in {finding["kind"] for finding in serial["findings"]}
 
 
-def test_a_folder_whose_program_is_gone_is_diagnosed_without_simulation(tmp_path, capsys):
-    """Check that losses of a network of one's own are found where its file is not, and that this is said."""
-    folder = traced_folder(tmp_path, ("serial", "forkjoin"), weight_gradients="chain")
-    samples = folder / "samples.jsonl"
-    samples.write_text(samples.read_text().replace("starpu_cnn", "gone.py:network"))
+@pytest.mark.parametrize("gone", ["program", "machine"])
+def test_a_folder_of_elsewhere_is_diagnosed_without_simulation(gone, tmp_path, capsys):
+    """Check that losses are found where the file of a network of one's own is not there, and on another machine, and
+    that the reason is said."""
+    own = {"machine": None} if gone == "machine" else {}
+    folder = traced_folder(tmp_path, ("serial", "forkjoin"), weight_gradients="chain", **own)
+    reason = f"{str(folder)!r} was measured on another machine"
+    if gone == "program":
+        samples = folder / "samples.jsonl"
+        samples.write_text(samples.read_text().replace("starpu_cnn", "gone.py:network"))
+        reason = "a file of your own must be there"
     assert main(["diagnose", str(folder)]) == 0
     text = " ".join(capsys.readouterr().out.split())
-    assert "not diagnosed: a file of your own must be there" in text
-    assert "1. Threads wait behind barriers for" in text and "simulation on" not in text
-
-
-def test_a_folder_of_another_machine_is_diagnosed_without_simulation(tmp_path, capsys):
-    """Check that losses are found, and that the reason is said."""
-    folder = traced_folder(tmp_path, ("serial", "forkjoin"), machine=None, weight_gradients="chain")
-    assert main(["diagnose", str(folder)]) == 0
-    text = " ".join(capsys.readouterr().out.split())
-    assert f"not diagnosed: {str(folder)!r} was measured on another machine" in text
+    assert f"not diagnosed: {reason}" in text
     assert "1. Threads wait behind barriers for" in text and "simulation on" not in text
 
 

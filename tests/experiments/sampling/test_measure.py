@@ -4,8 +4,6 @@ import itertools
 import json
 import os
 import random
-import subprocess
-import sys
 from types import SimpleNamespace
 
 import numpy as np
@@ -263,13 +261,3 @@ def test_a_block_missing_from_the_log_is_an_error():
     plan = chain_plan(width=2, steps=1)
     with pytest.raises(RuntimeError, match=r"step0\[1\]"):
         block_times(np.array([(0, 1, 0, 0, 0)], EVENT_DTYPE), plan, 1)
-
-
-def test_the_measuring_process_imports_nothing_heavy():
-    """Check that no plotting, table or joblib module is loaded by measuring."""
-    program = (
-        "import sys, forktask.experiments.sampling.measure as m, forktask.forkjoin.executor\n"
-        "print([n for n in ('pandas', 'matplotlib', 'seaborn', 'joblib', 'scipy') if n in sys.modules])"
-    )
-    done = subprocess.run([sys.executable, "-P", "-c", program], capture_output=True, text=True, timeout=60, check=True)
-    assert done.stdout.strip() == "[]"

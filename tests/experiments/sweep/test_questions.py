@@ -10,19 +10,32 @@ from forktask.experiments.subjects.models import SERIAL, parse_models
 from forktask.experiments.sweep.status import undecided
 
 
+def going_on(folder, models, change):
+    """Model and threads of what is measured further, where `change` gives the time of a sample on two threads by its
+    model, its time and a normal random number."""
+    rng = np.random.default_rng(2)
+    rows = synthetic_rows(models=models, noise=0.001, repeats=20)
+    samples = [row for row in rows if row["kind"] == "sample"]
+    for row in samples:
+        if row["threads"] == 2:
+            row["step_time_s"] = change(row["model"], row["step_time_s"], rng.normal())
+    names = {row["config_id"]: (row["model"], row["threads"]) for row in samples}
+    return {names[config_id] for config_id in undecided(Results(folder, typed(rows)))}
+
+
 @pytest.mark.parametrize("decided, scatter", [(True, 0.0), (False, 0.3), (False, 0.03)])
 def test_only_what_is_open_is_measured_again(tmp_path, decided, scatter):
     """Check the configurations of questions that are open, or answered in too wide an interval, on most threads: the
     model, what it is compared with, and serial."""
-    rng = np.random.default_rng(2)
     models = ("serial", "forkjoin", "forkjoin:again=1", "tasks", "taskiter")
+
+    def change(model, seconds, normal):
+        slower = 2 if scatter == 0.03 else 1  # surely slower
+        return seconds * (np.exp(scatter * normal) * slower if model == "tasks" else 1)
+
+    open_ones = {("tasks", 2), ("forkjoin", 2), ("serial", 1)}
+    assert going_on(tmp_path, models, change) == (set() if decided else open_ones)
     rows = synthetic_rows(models=models, noise=0.001, repeats=20)
-    for row in rows:
-        if row["kind"] == "sample" and row["model"] == "tasks" and row["threads"] == 2:
-            row["step_time_s"] *= np.exp(scatter * rng.normal()) * (2 if scatter == 0.03 else 1)  # 0.03: surely slower
-    ids = {(row["model"], row["threads"]): row["config_id"] for row in rows if row["kind"] == "sample"}
-    open_ones = {ids["tasks", 2], ids["forkjoin", 2], ids["serial", 1]}
-    assert undecided(Results(tmp_path, typed(rows))) == (set() if decided else open_ones)
     for model, open_ones in (("forkjoin", set()), ("taskiter", None)):
         own = [row for row in rows if row["kind"] != "sample" or row["model"].startswith(model)]
         assert undecided(Results(tmp_path, typed(own))) == open_ones, "a model twice is a question, one alone is none"
@@ -30,15 +43,13 @@ def test_only_what_is_open_is_measured_again(tmp_path, decided, scatter):
 
 def test_an_answer_in_a_wide_interval_is_measured_beside_open_questions(tmp_path):
     """Check that a model which is surely slower, by nobody knows how much, goes on beside one that is undecided."""
-    rng = np.random.default_rng(2)
-    rows = synthetic_rows(models=("serial", "forkjoin", "tasks", "taskiter"), noise=0.001, repeats=20)
-    for row in rows:
-        if row["kind"] == "sample" and row["threads"] == 2 and row["model"] in ("tasks", "taskiter"):
-            open_one = row["model"] == "tasks"
-            row["step_time_s"] *= np.exp((0.3 if open_one else 0.03) * rng.normal()) * (1 if open_one else 2)
-    ids = {(row["model"], row["threads"]): row["config_id"] for row in rows if row["kind"] == "sample"}
-    going_on = {ids[model, 2] for model in ("forkjoin", "tasks", "taskiter")} | {ids["serial", 1]}
-    assert undecided(Results(tmp_path, typed(rows))) == going_on
+
+    def change(model, seconds, normal):
+        scatter = {"tasks": 0.3, "taskiter": 0.03}.get(model, 0.0)
+        return seconds * np.exp(scatter * normal) * (2 if model == "taskiter" else 1)
+
+    result = going_on(tmp_path, ("serial", "forkjoin", "tasks", "taskiter"), change)
+    assert result == {("forkjoin", 2), ("tasks", 2), ("taskiter", 2), ("serial", 1)}
 
 
 def test_a_model_without_fork_join_is_compared_with_the_serial_run():
@@ -55,16 +66,13 @@ def test_a_model_without_fork_join_is_compared_with_the_serial_run():
 
 def test_a_form_that_is_surely_slower_is_no_reference_any_more(tmp_path):
     """Check that fork-join forms that are decided against the best of them are not measured beside an open question."""
-    rng = np.random.default_rng(2)
     forms = ("forkjoin", "forkjoin:region=persistent", "forkjoin:schedule=dynamic")
-    rows = synthetic_rows(models=("serial", *forms, "tasks"), noise=0.001, repeats=20)
-    for row in rows:
-        if row["kind"] == "sample" and row["threads"] == 2:
-            row["step_time_s"] = {"forkjoin": 0.02, "tasks": 0.01 * np.exp(0.3 * rng.normal())}.get(row["model"], 0.01)
-            row["step_time_s"] *= np.exp(0.001 * rng.normal())
-    ids = {(row["model"], row["threads"]): row["config_id"] for row in rows if row["kind"] == "sample"}
-    near = {ids[model, 2] for model in ("tasks", *forms[1:])} | {ids["serial", 1]}
-    assert undecided(Results(tmp_path, typed(rows))) == near
+
+    def change(model, seconds, normal):
+        return {"forkjoin": 0.02}.get(model, 0.01) * np.exp((0.3 if model == "tasks" else 0.001) * normal)
+
+    result = going_on(tmp_path, ("serial", *forms, "tasks"), change)
+    assert result == {("tasks", 2), (forms[1], 2), (forms[2], 2), ("serial", 1)}
 
 
 def test_many_forms_of_the_reference_come_last():
