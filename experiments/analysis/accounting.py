@@ -47,7 +47,7 @@ def is_alike(profile: ProfileRow, timed_s: float) -> bool:
 @kept
 def alike_profiles(sweep: Sweep, point: Point) -> dict[int, ProfileRow]:
     """Return by repetition the profiles of a point that took as long as tables show; others do not stand for it."""
-    timed_s = sweep.typical_time(point).value
+    timed_s = sweep.times.time(point).value
     return {repetition: row for repetition, row in sweep.profiles_of(point).items() if is_alike(row, timed_s)}
 
 
@@ -88,7 +88,7 @@ def busy_against_serial(sweep: Sweep, point: Point) -> Estimate:
 
 def busy_time(sweep: Sweep, point: Point) -> Estimate:
     """Return the seconds that a step of a point spends in blocks, all threads together; the serial run all its time."""
-    step, part = sweep.typical_time(point), busy_against_serial(sweep, point)
+    step, part = sweep.times.time(point), busy_against_serial(sweep, point)
     if not (step.count and part.count):
         return NOTHING
     return step.over(part.inverse()).divided_by(1 / point[2])
@@ -99,7 +99,7 @@ def inflation(sweep: Sweep, point: Point) -> Estimate:
     serial = (point[0], SERIAL, 1)
     if point == serial:
         return Estimate(1.0, math.nan, math.nan, len(sweep.profiles_of(point)))
-    steps = sweep.ratio(point, serial) if {point, serial} <= set(sweep.turns) else NOTHING
+    steps = sweep.times.ratio(point, serial) if {point, serial} <= set(sweep.turns) else NOTHING
     busy = busy_against_serial(sweep, point)
     if not (steps.count and busy.count and alike_profiles(sweep, serial)):
         return NOTHING
@@ -118,7 +118,7 @@ def faster_blocks(sweep: Sweep, point: Point, efficiency: float) -> str:
 
 def logged_over_timed(sweep: Sweep, point: Point) -> Estimate:
     """Return the time of a point's runs with the event log on over the time that tables show."""
-    timed_s = sweep.typical_time(point).value
+    timed_s = sweep.times.time(point).value
     return estimate(row.pass_time_s / timed_s for row in alike_profiles(sweep, point).values())
 
 
@@ -210,7 +210,7 @@ def accounting_table(sweep: Sweep) -> pd.DataFrame:
         expected = _parts_of(
             sweep, point, lambda row, name=name: row.pass_time_s / (getattr(row.floors, name) + _runtime_cost(row))
         )
-        measured = sweep.typical_time(point).value
+        measured = sweep.times.time(point).value
         floor_s = measured / (1 + excess.value)
         excess_s = measured - floor_s
         plan = sweep.plans[plan_id]
@@ -362,9 +362,9 @@ def phase_table(sweep: Sweep) -> pd.DataFrame:
                 part = _part(s[number] for s in own.values()).over(inside.inverse())
                 speedup = NOTHING
                 if base:
-                    ratio, quotient = sweep.ratio(serial, point), _share_of_serial(base, own, number)
+                    ratio, quotient = sweep.times.ratio(serial, point), _share_of_serial(base, own, number)
                     speedup = ratio if point == serial else ratio.over(inside).over(quotient.inverse())
-                row |= interval_columns(f"{phase}_s", sweep.typical_time(point).over(part.inverse()))
+                row |= interval_columns(f"{phase}_s", sweep.times.time(point).over(part.inverse()))
                 row |= interval_columns(f"{phase}_speedup", speedup)
                 row |= interval_columns(f"{phase}_efficiency", speedup.divided_by(threads))
             rows.append(row)

@@ -243,7 +243,7 @@ def recovered_table(sweep: Sweep) -> pd.DataFrame:
     ]
     forms = {(point.plan_id, point.threads): forkjoin_of(sweep, point) for point in points}
     shares = {
-        (plan_id, threads): sweep.ratio_to_fastest(Point(plan_id, SERIAL, 1), own).divided_by(threads)
+        (plan_id, threads): sweep.times.ratio_to_fastest(Point(plan_id, SERIAL, 1), own).divided_by(threads)
         for (plan_id, threads), own in forms.items()
         if own
     }

@@ -37,10 +37,10 @@ def cost_table(sweep: Sweep) -> pd.DataFrame:
     once = {point: _once(sweep, point) for point in sweep.points()}
     for point in once:
         row = point._asdict() | {column: _median(sweep, point, column) for column in ONCE}
-        row |= {"step_s": sweep.typical_time(point).value, "once_s": once[point]}
+        row |= {"step_s": sweep.times.time(point).value, "once_s": once[point]}
         beside = [other for other in once if (other.plan_id, other.threads) == (point.plan_id, point.threads)]
         eager = [other for other in beside if other.model.name == "tasks"]
-        best_eager = min(eager, key=lambda other: sweep.typical_time(other).value, default=None)
+        best_eager = min(eager, key=lambda other: sweep.times.time(other).value, default=None)
         join = better_forkjoin(sweep, point.plan_id, point.threads)
         for column, other in (("tasks", best_eager), ("forkjoin", join and point._replace(model=join))):
             compared = other and other != point and point.model.name in ("taskgraph", "taskiter")
@@ -54,17 +54,17 @@ def _median(sweep: Sweep, point: Point, column: str) -> float:
 
 
 def _once(sweep: Sweep, point: Point) -> float:
-    first, step = _median(sweep, point, "first_replay_s"), sweep.typical_time(point).value
+    first, step = _median(sweep, point, "first_replay_s"), sweep.times.time(point).value
     return _median(sweep, point, "prepare_s") + (max(0.0, first - step) if not math.isnan(first) else 0.0)
 
 
 def _break_even(sweep: Sweep, mine: Point, theirs: Point, once: Mapping[Point, float]) -> int | str:
-    slower = exceeds(sweep.ratio(mine, theirs), 1.0)
+    slower = exceeds(sweep.times.ratio(mine, theirs), 1.0)
     if slower is None or not (is_usable(sweep, mine) and is_usable(sweep, theirs)):
         return "undecided"
     if slower:
         return "never"
-    gain = sweep.typical_time(theirs).value - sweep.typical_time(mine).value
+    gain = sweep.times.time(theirs).value - sweep.times.time(mine).value
     extra = once[mine] - once[theirs]
     if math.isnan(extra) or gain <= 0:
         return "undecided"
@@ -119,10 +119,10 @@ def gpu_table(sweep: Sweep) -> pd.DataFrame:
         rows.append(
             {
                 **point._asdict(),
-                **interval_columns("vs_stream", sweep.ratio(stream, point) if compared else NOTHING),
+                **interval_columns("vs_stream", sweep.times.ratio(stream, point) if compared else NOTHING),
                 "overhead_s": _middle([row.runtime_cost_s for row in profiles]),
                 "busy_s": busy,
-                "idle_share": math.nan if mixed else 1 - busy / sweep.typical_time(point).value,
+                "idle_share": math.nan if mixed else 1 - busy / sweep.times.time(point).value,
                 **{f"{name}_s": _middle([each.get(name) for each in costs]) for name in GPU_ONCE},
                 "prepare_s": _middle(samples["prepare_s"].tolist()),
             }

@@ -94,7 +94,7 @@ def factorial_table(sweep: Sweep) -> pd.DataFrame:
     for plan_id, threads, of_cell in _complete(sweep):
         for cell in CELLS:
             point = of_cell.get(cell)
-            value = sweep.typical_time(point) if point else NOTHING
+            value = sweep.times.time(point) if point else NOTHING
             rows.append(
                 {
                     "plan_id": plan_id,
@@ -104,7 +104,7 @@ def factorial_table(sweep: Sweep) -> pd.DataFrame:
                     "time_s": value.value,
                     "low_s": value.low,
                     "high_s": value.high,
-                    **interval_columns("ratio", sweep.ratio(point, of_cell[FIRST]) if point else NOTHING),
+                    **interval_columns("ratio", sweep.times.ratio(point, of_cell[FIRST]) if point else NOTHING),
                     "note": "" if point else IMPOSSIBLE,
                 }
             )
@@ -121,7 +121,7 @@ def effect_table(sweep: Sweep) -> pd.DataFrame:
     effects = contrasts() | {("interaction", "creation x placement"): {}}
     rows = []
     for plan_id, threads, of_cell in _complete(sweep):
-        whole = math.log(sweep.ratio(of_cell[LAST], of_cell[FIRST]).value)
+        whole = math.log(sweep.times.ratio(of_cell[LAST], of_cell[FIRST]).value)
         for kind, name in sorted(effects, key=lambda effect: KINDS.index(effect[0])):
             of_point = {of_cell[cell]: weight for cell, weight in effects[kind, name].items() if weight}
             estimate = sweep.times.contrast(of_point) if of_point else NOTHING

@@ -44,14 +44,14 @@ def floor_table(sweep: Sweep) -> pd.DataFrame:
     for plan_id in sweep.plan_ids():
         plan = sweep.plans[plan_id]
         serial = best_serial(sweep, plan_id)
-        t1 = sweep.typical_time(serial).value if serial else math.nan
+        t1 = sweep.times.time(serial).value if serial else math.nan
         flops_floor = plan.flops / peak
         roofline = bounds.roofline_floor([(loop.flops, loop.least_bytes) for loop in plan.loops], peak, bandwidth)
         rows.append(
             {
                 "plan_id": plan_id,
                 "t1_s": t1,
-                "serial_s": sweep.typical_time((plan_id, SERIAL, 1)).value,
+                "serial_s": sweep.times.time((plan_id, SERIAL, 1)).value,
                 "flop_floor_s": flops_floor,
                 "roofline_floor_s": roofline,
                 "flop_floor_ratio": t1 / flops_floor if flops_floor else math.nan,
@@ -105,7 +105,7 @@ def bound_rows(
     own, serial = (plan_id, SERIAL, 1), best_serial(sweep, plan_id)
     if not profiles or own not in sweep.turns or serial is None:
         return []
-    work, advantage = sweep.typical_time(own), sweep.ratio(serial, own)
+    work, advantage = sweep.times.time(own), sweep.times.ratio(serial, own)
     rows = []
     for n in threads:
         row = {"plan_id": plan_id, "threads": n, **interval_columns("capacity", capacity(n))}

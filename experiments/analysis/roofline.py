@@ -66,7 +66,7 @@ def roofline_table(sweep: Sweep, plan_id: str) -> pd.DataFrame:
         row["floor_s"] += max(arithmetic_s, memory_s)
         row["memory_s"] += memory_s if memory_s > arithmetic_s else 0.0
     point = Point(plan_id, SERIAL, 1)
-    step_s = sweep.typical_time(point).value
+    step_s = sweep.times.time(point).value
     table = pd.DataFrame(rows.values())
     _, busy = busy_by(sweep, point, kernel_of, shown_profiles(sweep, point))
     table["share"] = (busy / busy.sum(axis=1, keepdims=True)).mean(axis=0) if len(busy) else math.nan
@@ -118,7 +118,7 @@ def bound_sentences(sweep: Sweep, plan_id: str) -> list[str]:
         memory = sum(both[1] for both in floors.values()) / total
         here = [(plan_id, model, count) for model, count in _cpu_points(sweep, plan_id) if count == threads]
         fastest = sweep.times.fastest(here)
-        factor = sweep.typical_time(fastest).value / total
+        factor = sweep.times.time(fastest).value / total
         kernels = " ".join(loop.kernel for loop in sweep.plans[plan_id].loops)
         reason = f" ({_why_beaten(kernels)})" if factor < 1 else ""
         sentences.append(
@@ -134,7 +134,7 @@ def measured_step(sweep: Sweep, plan_id: str) -> dict[str, float]:
     bytes_per_s and per_cycle (instructions); empty where the machine has not all of them."""
     table = counter_table(sweep)
     rows = table[(table["plan_id"] == plan_id) & (table["model"] == SERIAL)] if len(table) else table
-    time_s = sweep.typical_time((plan_id, SERIAL, 1)).value
+    time_s = sweep.times.time((plan_id, SERIAL, 1)).value
     for row in rows.to_dict("records"):
         fetched, flops = row["llc_misses"] * LINE_BYTES, sum(loop.flops for loop in sweep.plans[plan_id].loops)
         if fetched > 0 and math.isfinite(time_s) and math.isfinite(row["per_cycle"]):

@@ -63,17 +63,17 @@ def ratio_rows(sweep: Sweep, pairs: Iterable[Pair]) -> list[dict[str, Any]]:
     for (plan_id, model, threads), references, about, work in pairs:
         point, compared = Point(plan_id, model, threads), [Point(*each) for each in references]
         fastest = sweep.times.fastest(compared) if compared else None
-        ratio = sweep.ratio_to_fastest(point, compared).divided_by(work) if fastest else NOTHING
+        ratio = sweep.times.ratio_to_fastest(point, compared).divided_by(work) if fastest else NOTHING
         both = [point, fastest] if fastest else []
         usable = all(is_usable(sweep, each) for each in both or [point])
         rows.append(
             {
                 **about,
                 **point._asdict(),
-                "time_s": sweep.typical_time(point).value,
+                "time_s": sweep.times.time(point).value,
                 "reference_plan_id": fastest.plan_id if fastest else "",
                 "reference": fastest.model if fastest else "",
-                "reference_s": sweep.typical_time(fastest).value if fastest else math.nan,
+                "reference_s": sweep.times.time(fastest).value if fastest else math.nan,
                 "sessions": ratio.sessions,
                 "generations": ratio.count,
                 "rounds": ratio.rounds,
@@ -93,7 +93,7 @@ def best_serial(sweep: Sweep, plan_id: str) -> Point | None:
     one thread."""
     serial = sweep.reference_call or SERIAL
     result = [Point(other, serial, 1) for other in sweep.siblings(plan_id, GRANULARITY)]
-    return min((p for p in result if p in sweep.turns), key=lambda p: sweep.typical_time(p).value, default=None)
+    return min((p for p in result if p in sweep.turns), key=lambda p: sweep.times.time(p).value, default=None)
 
 
 def forkjoin_forms(sweep: Sweep, plan_id: str, threads: int, gpu: bool = False) -> list[str]:
@@ -107,7 +107,7 @@ def forkjoin_forms(sweep: Sweep, plan_id: str, threads: int, gpu: bool = False) 
 def better_forkjoin(sweep: Sweep, plan_id: str, threads: int) -> ModelSpec | None:
     """Return the faster fork-join form of the CPU on this plan and number of threads."""
     forms = forkjoin_forms(sweep, plan_id, threads)
-    return min(forms, key=lambda m: (sweep.typical_time((plan_id, m, threads)).value, model_rank(m)), default=None)
+    return min(forms, key=lambda m: (sweep.times.time((plan_id, m, threads)).value, model_rank(m)), default=None)
 
 
 def forkjoin_of(sweep: Sweep, point: Point) -> list[Point]:
@@ -144,8 +144,8 @@ def speed_table(sweep: Sweep) -> pd.DataFrame:
     rows = []
     for against in ratio_rows(sweep, (Pair(point, references_of(sweep, point)) for point in sweep.points())):
         point = Point(*(against[name] for name in Point._fields))
-        serial, typical = best_serial(sweep, point.plan_id), sweep.typical_time(point)
-        speedup = sweep.ratio(serial, point) if serial else NOTHING
+        serial, typical = best_serial(sweep, point.plan_id), sweep.times.time(point)
+        speedup = sweep.times.ratio(serial, point) if serial else NOTHING
         rows.append(
             {
                 **{name: _plain(value) for name, value in sweep.records[point.plan_id].items()},
@@ -175,7 +175,7 @@ def disturbed_serial(sweep: Sweep, plan_id: str) -> Estimate | None:
     if not serial or is_graph(sweep.plans[plan_id]):
         return None
     own = [(p, m, t) for p, m, t in sweep.turns if p == serial.plan_id and t == 1 and not (m.is_gpu or m.is_peer)]
-    ratios = [sweep.ratio(serial, point) for point in own]
+    ratios = [sweep.times.ratio(serial, point) for point in own]
     most = max(ratios, key=lambda ratio: ratio.low if ratio.known else ratio.value, default=NOTHING)
     return most if (most.low if most.known else most.value) > MOST_OVER_ONE_THREAD else None
 
@@ -190,7 +190,7 @@ def is_usable(sweep: Sweep, point: Point) -> bool:
     serial = best_serial(sweep, plan_id)
     beyond = model.is_gpu or model.is_peer  # of what our serial run bounds
     limit = 1.0 if disturbed_serial(sweep, plan_id) else IMPLAUSIBLE_EFFICIENCY
-    possible = beyond or not serial or not sweep.ratio(serial, point).value / threads > limit
+    possible = beyond or not serial or not sweep.times.ratio(serial, point).value / threads > limit
     return possible and point not in sweep.disturbed_points and sweep.times.left_alone(point)
 
 

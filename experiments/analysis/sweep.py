@@ -255,10 +255,6 @@ class Sweep:
 
     # --- times ---
 
-    def step_times(self, plan_id: str, model: ModelSpec, threads: int) -> dict[int, float]:
-        """Return the seconds per step of one point, by generation."""
-        return self.times.times((plan_id, model, threads))
-
     def points_of(self, plan_id: str) -> list[tuple[ModelSpec, int]]:
         """Return (model, threads) of a plan's points that are shown, models in their order."""
         result = [(model, threads) for plan, model, threads in self.turns if plan == plan_id and self.shows(model)]
@@ -273,18 +269,6 @@ class Sweep:
         """The estimator of all times and ratios."""
         loud = {(plan_id, model, threads): own for (plan_id, _, model, threads), own in self.quiet.loud.items()}
         return Estimates(self.turns, loud, self.session_of)
-
-    def typical_time(self, point: Point) -> Estimate:
-        """Return the seconds per step of a point; see `Estimates`."""
-        return self.times.time(point)
-
-    def ratio(self, numerator: Point, denominator: Point) -> Estimate:
-        """Return the ratio of two points' times; see `Estimates`."""
-        return self.times.ratio(numerator, denominator)
-
-    def ratio_to_fastest(self, numerator: Point, candidates: Sequence[Point]) -> Estimate:
-        """Return the ratio of a point's time and that of the fastest of several; see `Estimates`."""
-        return self.times.ratio_to_fastest(numerator, candidates)
 
     # --- profiles ---
 

@@ -74,7 +74,7 @@ class Case:
     def step_text(self, model: ModelSpec) -> str:
         """Write a model's simulated step, and beside it the measured one and by how much the simulation errs."""
         now = self.time(model)
-        measured = self.sweep.typical_time((self.plan_id, model, self.threads)).value
+        measured = self.sweep.times.time((self.plan_id, model, self.threads)).value
         beside = "not measured"
         if math.isfinite(measured):
             beside = f"measured: {format_time(measured)}, error {now / measured - 1:+.0%}"

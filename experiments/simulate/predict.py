@@ -134,7 +134,7 @@ def subject_of(sweep: Sweep, plan_id: str, measured_on: MachineModel) -> Subject
     profiles = sweep.profiles_of((plan_id, SERIAL, 1)).values()
     times = [[t for loop in sweep.loop_times(profile) for t in loop] for profile in profiles]
     seconds = np.median(times, axis=0)
-    serial = sweep.typical_time((plan_id, SERIAL, 1)).value
+    serial = sweep.times.time((plan_id, SERIAL, 1)).value
     if math.isfinite(serial):
         seconds = seconds * (serial / seconds.sum())
     return Subject(plan, seconds, measured_on)
@@ -175,8 +175,8 @@ def _prediction_table(sweep, plan_id, threads, machine, models, seed) -> pd.Data
     target = machine or here
     subject = subject_of(sweep, plan_id, here)
     serial = best_serial(sweep, plan_id)
-    own = sweep.typical_time((plan_id, SERIAL, 1)).value
-    t1 = simulate(subject, SERIAL, 1, target).step_s * (sweep.typical_time(serial).value / own if serial else 1.0)
+    own = sweep.times.time((plan_id, SERIAL, 1)).value
+    t1 = simulate(subject, SERIAL, 1, target).step_s * (sweep.times.time(serial).value / own if serial else 1.0)
     most = max(n for _, n in sweep.points_of(plan_id))
     best = replace(target, bandwidth_beyond="proportional", barrier_beyond="tree")
     known = max((*target.bandwidth_bytes_per_s, *target.overheads.barrier_s), default=MAX_CORES)
@@ -184,7 +184,7 @@ def _prediction_table(sweep, plan_id, threads, machine, models, seed) -> pd.Data
     for model in models:
         for n in threads:
             result = simulate(subject, model, n, target, seed=seed)
-            measured = sweep.typical_time((plan_id, model, n)).value if machine is None else math.nan
+            measured = sweep.times.time((plan_id, model, n)).value if machine is None else math.nan
             high = simulate(subject, model, n, best, seed=seed) if n > known else result
             total = result.useful_s + result.inflation_s + result.runtime_s + result.idle_s
             point = {"plan_id": plan_id, "model": model, "threads": n}

@@ -42,7 +42,7 @@ def best_rows(sweep: Sweep) -> list[dict[str, Any]]:
         plan = sweep.plans[point.plan_id]
         if not plan.interference:
             key = problem_id(plan.network, plan_options(plan.options)), point.model, point.threads
-            result.setdefault(key, {})[plan.granularity] = sweep.typical_time(point).value
+            result.setdefault(key, {})[plan.granularity] = sweep.times.time(point).value
     return [
         {
             **dict(zip(("problem", "model", "threads"), key, strict=True)),

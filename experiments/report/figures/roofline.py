@@ -134,7 +134,7 @@ def bound(sweep: Sweep, plan_id: str) -> Chart:
         )
     rows, texts = [], []
     for point, both in floors.items():
-        step_s, name = sweep.typical_time(point).value, _name(sweep, point[0])
+        step_s, name = sweep.times.time(point).value, _name(sweep, point[0])
         share, times = memory_share(sweep, point[0]), step_s / sum(map(sum, both))
         texts.append(f"{name} {share:.0%}, step {times:.2f} times the floor")
         for index, kind in enumerate(BOUND_COLORS):

@@ -136,7 +136,7 @@ def test_only_plans_that_differ_in_one_option_are_compared():
     batches = axis_table(s)
     assert set(batches["axis"]) == {"batch"} and len(batches) == 3
     for row in batches.to_dict("records"):
-        small = s.typical_time((row["baseline_plan_id"], row["model"], row["threads"])).value
+        small = s.times.time((row["baseline_plan_id"], row["model"], row["threads"])).value
         assert row["ratio"] == pytest.approx(row["time_s"] / 64 / (small / 16))  # of an image
 
 
@@ -279,8 +279,8 @@ def test_resumed_run_takes_the_last_of_equal_rows():
     again = dict(first(rows, "sample", model="serial", repetition=0))
     again["step_time_s"] *= 1.01
     s = sweep_of([*rows, again])
-    assert s.step_times(again["plan_id"], "serial", 1)[0] == pytest.approx(again["step_time_s"])
-    assert len(s.step_times(again["plan_id"], "serial", 1)) == 9
+    assert s.times.times((again["plan_id"], "serial", 1))[0] == pytest.approx(again["step_time_s"])
+    assert len(s.times.times((again["plan_id"], "serial", 1))) == 9
 
 
 def test_interrupted_run_says_how_much_is_there():
@@ -305,7 +305,7 @@ def test_step_times_lost_in_noise_are_left_out_and_said():
     rows = synthetic_rows()
     first(rows, "sample", model="tasks", threads=2, repetition=1)["step_time_s"] = -1e-9
     s = sweep_of(rows)
-    assert len(s.step_times(rows[2]["plan_id"], "tasks", 2)) == 8
+    assert len(s.times.times((rows[2]["plan_id"], "tasks", 2))) == 8
     assert any("no positive step time" in text for text in s.warnings)
 
 
@@ -473,7 +473,7 @@ def test_bound_table_scales_the_profile_to_the_serial_run():
     """Check that one thread's bounds are the serial time, and that more threads stay below the capacity."""
     s = sweep(threads=(1, 2, 4))
     table = bound_table(s).set_index("threads")
-    serial = s.typical_time((s.plan_ids()[0], "serial", 1)).value
+    serial = s.times.time((s.plan_ids()[0], "serial", 1)).value
     assert table.loc[1, "forkjoin_s"] == pytest.approx(serial)
     assert table.loc[2, "area_s"] == pytest.approx(serial / 1.96)
     assert (table["forkjoin_speedup"] <= table["area_speedup"] + 1e-12).all()
@@ -483,7 +483,7 @@ def test_bounds_have_intervals():
     """Check that spread of the serial samples and of the profiles' shape widens the bounds, and that both are held."""
     rows = synthetic_rows(noise=0.05, profiles=9)
     s = sweep_of(rows)
-    serial = s.typical_time((s.plan_ids()[0], "serial", 1))
+    serial = s.times.time((s.plan_ids()[0], "serial", 1))
     row = bound_table(s).set_index("threads").loc[2]
     assert (row["area_s_low"], row["area_s_high"]) == pytest.approx((serial.low / 1.96, serial.high / 1.96))
     assert row["forkjoin_s_low"] < row["forkjoin_s"] < row["forkjoin_s_high"]

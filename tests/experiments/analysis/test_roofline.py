@@ -100,7 +100,7 @@ def test_kernels_are_sorted_by_what_bounds_them():
         assert row["bound"] == ("memory" if memory > arithmetic else "arithmetic")
         assert row["roof"] == pytest.approx(row["floor_s"] / row["time_s"])
     assert table["share"].sum() == pytest.approx(1)
-    assert table["time_s"].sum() == pytest.approx(sweep.typical_time((plan_id, "serial", 1)).value)
+    assert table["time_s"].sum() == pytest.approx(sweep.times.time((plan_id, "serial", 1)).value)
     assert (np.diff(table["time_s"]) <= 0).all()
 
 

@@ -230,7 +230,7 @@ def test_pooled_nodes_are_compared_within_nodes(tmp_path):
     sweep, alone = load(tmp_path / "out"), load(write_rows(tmp_path / "all", rows))
     for small, large in ((("serial", 1), ("serial", 1)), (("taskiter", 2), ("forkjoin", 2))):
         points = (plans[1], *large), (plans[0], *small)
-        assert sweep.ratio(*points).value == pytest.approx(alone.ratio(*points).value, rel=0.02)
-        assert sweep.ratio(*points).high / sweep.ratio(*points).low < 1.1
+        assert sweep.times.ratio(*points).value == pytest.approx(alone.times.ratio(*points).value, rel=0.02)
+        assert sweep.times.ratio(*points).high / sweep.times.ratio(*points).low < 1.1
     text = report_text(tmp_path / "out")
     assert "What differs between nodes" in text

@@ -154,7 +154,7 @@ def test_layer_times_and_their_csv_are_those_of_the_table(tmp_path):
     for plan in sweep.plan_ids():
         table = layer_table(sweep, plan).groupby("layer", sort=False)["time_s"].sum()
         expected = {(1e3 * seconds, float(place)) for place, seconds in enumerate(table)}
-        expected.add((1e3 * sweep.typical_time((plan, "serial", 1)).value, float(len(table))))
+        expected.add((1e3 * sweep.times.time((plan, "serial", 1)).value, float(len(table))))
         assert all(any(point == pytest.approx(other) for other in drawn) for point in expected)
     assert len(drawn) == 2 * (len(table) + 1)
     rows = layers_of_all(sweep)

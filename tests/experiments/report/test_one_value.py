@@ -340,7 +340,10 @@ def test_one_comparison_has_one_verdict():
     assert set(again.values()) == {2} and sum(count > 1 for count in places.values()) > 6
     form = [row for row in tables["speed"] if row["model"] == forms[2]]
     points = [(form[0]["plan_id"], model, 2) for model in forms]
-    assert sweep.ratio_to_fastest(points[2], points[:2]).half_width > 1.01 * sweep.ratio(*points[:0:-1]).half_width
+    assert (
+        sweep.times.ratio_to_fastest(points[2], points[:2]).half_width
+        > 1.01 * sweep.times.ratio(*points[:0:-1]).half_width
+    )
     assert not any(row["model"].again for row in tables.get("own_best", ()))
 
 

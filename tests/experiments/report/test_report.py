@@ -277,10 +277,7 @@ def test_answers_are_those_of_the_tables():
     assert again in [text.get_text() for text in figures.draw(sweep).axes[0].get_yticklabels()]
     for row in result:
         theirs = 1 if row["reference"] == "serial" else 2
-        times = [
-            sweep.typical_time((plan_id, row["model"], 2)),
-            sweep.typical_time((plan_id, row["reference"], theirs)),
-        ]
+        times = [sweep.times.time((plan_id, row["model"], 2)), sweep.times.time((plan_id, row["reference"], theirs))]
         assert row["threads"] == 2 and row["ratio"] == pytest.approx(times[0].value / times[1].value)
         assert row["ratio_low"] < row["ratio"] < row["ratio_high"] and (row["generations"], row["rounds"]) == (9, 18)
     few = sweep_of(synthetic_rows(repeats=3))

@@ -31,7 +31,7 @@ def test_predictions_stand_beside_what_was_measured(folder):
     """Check one thread against the serial time, errors, speedups below their bounds, and rows far beyond."""
     sweep = load(folder)
     table = prediction_table(sweep, "p0", [1, 2, 8, 16])
-    serial = sweep.typical_time(("p0", "serial", 1)).value
+    serial = sweep.times.time(("p0", "serial", 1)).value
     assert subject_of(sweep, "p0", machine_of_sweep(sweep)).seconds.sum() == pytest.approx(serial)
     one = table[(table["model"] == "taskiter") & (table["threads"] == 1)].iloc[0]
     assert one["step_s"] == pytest.approx(serial, rel=0.01)
