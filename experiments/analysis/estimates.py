@@ -50,33 +50,18 @@ Key = TypeVar("Key", bound=Hashable)
 
 @dataclass(frozen=True)
 class Estimate:
-    """A positive value with its 95 % interval.
+    """A positive value with its 95 % interval."""
 
-    Attributes
-    ----------
-    value : float
-        NaN without samples.
-    low, high : float
-        NaN of turns in fewer than `MIN_GENERATIONS` generations, and of a single take.
-    count : int
-        Generations, or takes of what is measured once in each.
-    rounds : int or None
-        Undisturbed rounds behind it, where turns were taken.
-    needed : int
-        Undisturbed rounds that a verdict needs.
-    sessions : int
-        In which these were; from `MIN_SESSIONS` on the interval is over them.
-    apart : float
-        Distance between the values of the sessions that are furthest apart, in logarithms; NaN of one session.
-    """
-
-    value: float
+    value: float  # NaN without samples
+    # low, high: NaN of turns in fewer than `MIN_GENERATIONS` generations, and of a single take
     low: float
     high: float
+    # generations, or takes of what is measured once in each
     count: int
-    rounds: int | None = None
-    needed: int = LEAST_ROUNDS
-    sessions: int = 1
+    rounds: int | None = None  # undisturbed rounds behind it, where turns were taken
+    needed: int = LEAST_ROUNDS  # undisturbed rounds that a verdict needs
+    sessions: int = 1  # in which these were; from `MIN_SESSIONS` on the interval is over them
+    # distance between the values of the sessions that are furthest apart, in logarithms; NaN of one session
     apart: float = math.nan
 
     @property

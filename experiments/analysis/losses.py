@@ -41,29 +41,15 @@ class Loss:
 
     A new one is an entry of `LOSSES`, with a condition in `classes_of` where events show it, and a field of the rows
     in which results folders keep losses.
-
-    Attributes
-    ----------
-    label : str
-        In tables and figures.
-    meaning : str
-        What the threads did.
-    factor : str
-        Factor of the efficiency that it is a part of.
-    finding : str
-        How a sentence about it begins, which goes on with its time.
-    attempt : str
-        What to try against it, where the model gives no better advice.
-    waits : bool
-        Whether threads wait, in any state, so that what others do meanwhile matters, and not what they did before.
     """
 
-    label: str
-    meaning: str
+    label: str  # in tables and figures
+    meaning: str  # what the threads did
     color: str
-    factor: str = ""
-    finding: str = ""
-    attempt: str = ""
+    factor: str = ""  # factor of the efficiency that it is a part of
+    finding: str = ""  # how a sentence about it begins, which goes on with its time
+    attempt: str = ""  # what to try against it, where the model gives no better advice
+    # whether threads wait, in any state, so that what others do meanwhile matters, and not what they did before
     waits: bool = False
 
 
@@ -133,19 +119,12 @@ FACTORS = {factor: tuple(name for name, loss in LOSSES.items() if loss.factor ==
 
 @dataclass(frozen=True, eq=False)
 class Losses:
-    """Where a run's time went.
-
-    Attributes
-    ----------
-    table : DataFrame
-        phase, layer and, in ns over the whole run and all threads, a column for each of `LOSSES`; int64.
-    against_serial : bool
-        False: there is no serial log of this plan; all running time counts as useful.
-    """
+    """Where a run's time went."""
 
     log: EventLog
+    # phase, layer and, in ns over the whole run and all threads, a column for each of `LOSSES`; int64
     table: pd.DataFrame
-    against_serial: bool
+    against_serial: bool  # False: there is no serial log of this plan; all running time counts as useful
 
     @property
     def total_ns(self) -> dict[str, int]:

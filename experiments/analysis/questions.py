@@ -16,22 +16,13 @@ ModelAndThreads = tuple[ModelSpec, int]
 
 
 class Question(NamedTuple):
-    """Whether a contestant is faster than the fastest of some others.
-
-    Attributes
-    ----------
-    contestant : (model, threads)
-    references : list of (model, threads)
-    what : str
-        What the contestant has besides, for people.
-    against : {"forkjoin", "peers", ""}
-        Whose figure shows the answer: references are the fork-join forms, or the same model once more; or other
-        programs.
-    """
+    """Whether a contestant is faster than the fastest of some others."""
 
     contestant: ModelAndThreads
     references: Sequence[ModelAndThreads]
-    what: str
+    what: str  # what the contestant has besides, for people
+    # {"forkjoin", "peers", ""}; whose figure shows the answer: references are the fork-join forms, or the same model
+    # once more; or other programs
     against: str = ""
 
 

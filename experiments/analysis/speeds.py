@@ -35,20 +35,12 @@ def estimate_of(row: Mapping[str, float], name: str) -> Estimate:
 
 
 class Pair(NamedTuple):
-    """A point, and those whose fastest it is compared with.
-
-    Attributes
-    ----------
-    about : mapping
-        What the row of the pair has besides.
-    work : float
-        Times the work of the references: their times are compared per unit of it.
-    """
+    """A point, and those whose fastest it is compared with."""
 
     point: Point
     references: Sequence[Point] = ()
-    about: Mapping[str, Any] = MappingProxyType({})
-    work: float = 1.0
+    about: Mapping[str, Any] = MappingProxyType({})  # what the row of the pair has besides
+    work: float = 1.0  # times the work of the references: their times are compared per unit of it
 
 
 def ratio_rows(sweep: Sweep, pairs: Iterable[Pair]) -> list[dict[str, Any]]:

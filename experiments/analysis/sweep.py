@@ -76,63 +76,31 @@ def kept(function: Callable[..., T]) -> Callable[..., T]:
 
 @dataclass(eq=False)
 class Sweep:
-    """Checked rows of one results folder.
+    """Checked rows of one results folder."""
 
-    Attributes
-    ----------
-    run : RunRow
-        The latest one.
-    machine : MachineRow
-        The latest one, or `NOT_MEASURED`.
-    capacities : list of CapacityRow
-        The capacity measured again in each repetition.
-    samples : DataFrame
-        One row per sample; columns plan_id, model, threads, repetition, step_time_s, ...
-    turns : dict
-        Seconds per step of each undisturbed turn of each (plan_id, model, threads).
-    quiet : QuietTimes
-        What they were taken from: rounds on which no verdict may rest, generations that are left out.
-    session_of : dict of generation to int
-        In which each was measured; see `separate_sessions`.
-    machines : list of MachineRow
-        All of them: of several nodes one each.
-    nodes : dict of name to RunRow
-        The nodes that measured samples, with the latest row of each.
-    node_of : dict of generation to name
-        Where each was measured.
-    disturbed_points : set
-        Those whose times hold disturbed rounds, since too few others were left.
-    shown : tuple of ModelSpec
-        Models that are drawn besides the serial run; empty: all.
-    folder : Path, optional
-        That the rows were read from.
-    partial : str
-        Half-written last line that was left out.
-    warnings : list of str
-        Sentences that a reader of the tables must know.
-    """
-
-    run: RunRow
+    run: RunRow  # the latest one
     plans: dict[str, PlanRow]
-    machine: MachineRow
-    samples: pd.DataFrame
+    machine: MachineRow  # the latest one, or `NOT_MEASURED`
+    samples: pd.DataFrame  # one row per sample; columns plan_id, model, threads, repetition, step_time_s, ...
     profiles: list[ProfileRow]
     gpu_profiles: list[GpuProfileRow]
     failures: list[FailureRow]
     traces: list[TraceRow]
-    turns: dict[Point, dict[Turn, float]]
-    quiet: QuietTimes
+    turns: dict[Point, dict[Turn, float]]  # seconds per step of each undisturbed turn of each (plan_id, model, threads)
+    quiet: QuietTimes  # what they were taken from: rounds on which no verdict may rest, generations that are left out
     rounds: list[RoundsRow]
-    capacities: list[CapacityRow]
-    session_of: dict[int, int] = field(default_factory=dict)
-    machines: list[MachineRow] = field(default_factory=list)
+    capacities: list[CapacityRow]  # the capacity measured again in each repetition
+    session_of: dict[int, int] = field(default_factory=dict)  # in which each was measured; see `separate_sessions`
+    machines: list[MachineRow] = field(default_factory=list)  # all of them: of several nodes one each
+    # the nodes that measured samples, with the latest row of each
     nodes: dict[str, RunRow] = field(default_factory=dict)
-    node_of: dict[int, str] = field(default_factory=dict)
+    node_of: dict[int, str] = field(default_factory=dict)  # where each was measured
+    # those whose times hold disturbed rounds, since too few others were left
     disturbed_points: set[Point] = field(default_factory=set)
-    shown: tuple[ModelSpec, ...] = ()
-    folder: Path | None = None
-    partial: str = ""
-    warnings: list[str] = field(default_factory=list)
+    shown: tuple[ModelSpec, ...] = ()  # models that are drawn besides the serial run; empty: all
+    folder: Path | None = None  # that the rows were read from
+    partial: str = ""  # half-written last line that was left out
+    warnings: list[str] = field(default_factory=list)  # sentences that a reader of the tables must know
     _kept: dict[Any, Any] = field(default_factory=dict, init=False, repr=False)  # of functions that are `kept`
 
     @property

@@ -16,16 +16,10 @@ from ..events.events import EventLog
 
 @dataclass(frozen=True, eq=False)
 class LogWindow:
-    """Some iterations of a logged run.
-
-    Parameters
-    ----------
-    passes : range
-        Numbers of passes of the run, from 0 on.
-    """
+    """Some iterations of a logged run."""
 
     log: EventLog
-    passes: range
+    passes: range  # numbers of passes of the run, from 0 on
 
     @property
     def start_ns(self) -> int:

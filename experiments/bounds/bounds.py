@@ -30,38 +30,22 @@ from . import graph_bounds
 
 @dataclass(frozen=True)
 class GraphBounds:
-    """Bounds that do not depend on the number of threads, in seconds.
+    """Bounds that do not depend on the number of threads, in seconds."""
 
-    Attributes
-    ----------
-    work_s : float
-        Sum of all durations.
-    span_s : float
-        Longest path within one iteration.
-    cycle_mean_s : float or None
-        Maximum cycle mean; None for a graph that is not closed.
-    """
-
-    work_s: float
-    span_s: float
-    cycle_mean_s: float | None
+    work_s: float  # sum of all durations
+    span_s: float  # longest path within one iteration
+    cycle_mean_s: float | None  # maximum cycle mean; None for a graph that is not closed
 
 
 @dataclass(frozen=True, eq=False)
 class CycleMean:
-    """A critical cycle and the potentials that prove it.
-
-    Attributes
-    ----------
-    cycle : int32, shape (length,)
-        Nodes of a cycle whose durations sum to mean_s times its tokens.
-    potentials_s : float64, shape (num_nodes,)
-        potentials[w] >= potentials[u] + duration[u] - mean_s * token for each edge u -> w, within the tolerance:
-        summed along any cycle this says that none exceeds mean_s.
-    """
+    """A critical cycle and the potentials that prove it."""
 
     mean_s: float
+    # int32, shape (length,); nodes of a cycle whose durations sum to mean_s times its tokens
     cycle: np.ndarray
+    # float64, shape (num_nodes,); potentials[w] >= potentials[u] + duration[u] - mean_s * token for each edge u -> w,
+    # within the tolerance: summed along any cycle this says that none exceeds mean_s
     potentials_s: np.ndarray
     tolerance_s: float
 

@@ -180,21 +180,11 @@ def _name(row: AnyRow) -> tuple:
 
 
 class Merged(NamedTuple):
-    """What `merge_folders` did.
+    """What `merge_folders` did."""
 
-    Attributes
-    ----------
-    rows : dict
-        Number of rows by kind.
-    dropped : int
-        Samples and profiles of which another copy was kept.
-    half_rows : list of Path
-        Folders whose last row was half-written.
-    """
-
-    rows: dict[str, int]
-    dropped: int
-    half_rows: list[Path]
+    rows: dict[str, int]  # number of rows by kind
+    dropped: int  # samples and profiles of which another copy was kept
+    half_rows: list[Path]  # folders whose last row was half-written
 
 
 class _File:

@@ -18,25 +18,15 @@ FEWEST_LINKS = 3
 @dataclass(frozen=True)
 class Chain:
     """Blocks of one layer and kernel, each of which updates what the one before has updated, in this order or, where
-    updates are commutative, in any.
-
-    Attributes
-    ----------
-    links : int
-        Blocks of the longest chain.
-    seconds : float
-        Of these blocks.
-    work_s : float
-        Of all blocks of this layer, phase and kernel.
-    """
+    updates are commutative, in any."""
 
     layer: str
     phase: str
     kernel: str
     buffer: str
-    links: int
-    seconds: float
-    work_s: float
+    links: int  # blocks of the longest chain
+    seconds: float  # of these blocks
+    work_s: float  # of all blocks of this layer, phase and kernel
 
 
 def find_chains(plan: Plan, seconds: np.ndarray) -> list[Chain]:

@@ -28,25 +28,15 @@ MANY = 3  # loops, layers or chains that a sentence names
 
 @dataclass(frozen=True)
 class Finding:
-    """Something that costs time.
+    """Something that costs time."""
 
-    Attributes
-    ----------
-    kind : str
-        Of a plan "chain", "cycle", "imbalance", "barriers", "creation", "too fine", "too coarse" or "bandwidth"; of an
-        event log "outliers" or one of `event_logs.OWN` and `event_logs.WAITING`; of a GPU's log "outliers", "device" or
-        one of `event_logs.REASONS`.
-    cost_s : float
-        Seconds of a step that it costs.
-    text : str
-        What was found, with its numbers.
-    attempt, brings : str
-        What to try, and what it would bring; empty where nothing is known.
-    """
-
+    # of a plan "chain", "cycle", "imbalance", "barriers", "creation", "too fine", "too coarse" or "bandwidth"; of an
+    # event log "outliers" or one of `event_logs.OWN` and `event_logs.WAITING`; of a GPU's log "outliers", "device" or
+    # one of `event_logs.REASONS`
     kind: str
-    cost_s: float
-    text: str
+    cost_s: float  # seconds of a step that it costs
+    text: str  # what was found, with its numbers
+    # attempt, brings: what to try, and what it would bring; empty where nothing is known
     attempt: str = ""
     brings: str = ""
 

@@ -20,31 +20,18 @@ PAUSE_S = 1e-3  # time without any block in which others may have used the cache
 
 @dataclass(frozen=True)
 class Outliers:
-    """Outliers of a loop in one event log that have one cause.
-
-    Attributes
-    ----------
-    count, runs : int
-        Outliers, and runs of the loop's blocks in all.
-    seconds : float
-        What they took beyond their block's median, per step.
-    cause : str
-        What they have in common, one of `CAUSES`.
-    worker : int
-        The worker that all ran on, or -1.
-    evidence : str
-        How often runs with what they have in common were slow, and other runs.
-    """
+    """Outliers of a loop in one event log that have one cause."""
 
     loop: str
+    # count, runs: outliers, and runs of the loop's blocks in all
     count: int
     runs: int
-    seconds: float
+    seconds: float  # what they took beyond their block's median, per step
     longest_s: float
     median_s: float
-    cause: str
-    worker: int = -1
-    evidence: str = ""
+    cause: str  # what they have in common, one of `CAUSES`
+    worker: int = -1  # the worker that all ran on, or -1
+    evidence: str = ""  # how often runs with what they have in common were slow, and other runs
 
 
 CAUSES = {

@@ -66,24 +66,13 @@ HANDING_ON_NS = 500
 
 @dataclass(frozen=True, eq=False)
 class Instances:
-    """Times of each task in each pass of a run, ns: arrays of shape (passes, tasks).
-
-    Attributes
-    ----------
-    start, stop : int64
-    data_ready : int64
-        When its last predecessor stopped; start of the run without any.
-    allowed : int64
-        The same or, if later, when the last task before the barrier ahead of it stopped.
-    created : int64
-        The same or, if later, when it was created; for models that create tasks.
-    """
+    """Times of each task in each pass of a run, ns: int64 arrays of shape (passes, tasks)."""
 
     start: np.ndarray
     stop: np.ndarray
-    data_ready: np.ndarray
-    allowed: np.ndarray
-    created: np.ndarray
+    data_ready: np.ndarray  # when its last predecessor stopped; start of the run without any
+    allowed: np.ndarray  # the same or, if later, when the last task before the barrier ahead of it stopped
+    created: np.ndarray  # the same or, if later, when it was created; for models that create tasks
 
 
 def ready_times(graph: TaskGraph, stop: np.ndarray, run_start: int) -> np.ndarray:

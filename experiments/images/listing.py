@@ -25,27 +25,15 @@ SPLIT_NAMES = {
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Listing:
-    """Images by path, without their pixels.
+    """Images by path, without their pixels."""
 
-    Attributes
-    ----------
-    root : Path
-        Folder that the paths begin at.
-    labels : int32, shape (N,)
-    splits : tuple of str
-        Of each image, train, valid or test; "" where neither folders nor table say.
-    class_names : tuple of str
-        In alphabetical order.
-    passed_over : tuple of str
-        Files beside the images whose names have other endings.
-    """
-
-    root: Path
+    root: Path  # folder that the paths begin at
     files: tuple[str, ...]
+    # int32, shape (N,)
     labels: np.ndarray
-    splits: tuple[str, ...]
-    class_names: tuple[str, ...]
-    passed_over: tuple[str, ...] = ()
+    splits: tuple[str, ...]  # of each image, train, valid or test; "" where neither folders nor table say
+    class_names: tuple[str, ...]  # in alphabetical order
+    passed_over: tuple[str, ...] = ()  # files beside the images whose names have other endings
 
     def __repr__(self) -> str:
         return f"<listing of {len(self.files)} images in {len(self.class_names)} classes below {str(self.root)!r}>"

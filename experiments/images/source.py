@@ -61,17 +61,11 @@ class Augmentation:
 
 @dataclass(frozen=True, eq=False)
 class ImageSource:
-    """Images that are read one by one.
+    """Images that are read one by one."""
 
-    Parameters
-    ----------
-    get : callable
-        Function of an image's number that gives its pixels, uint8 or float32, of shape (channels, height, width).
-    tables : float32, shape (channels, 256), or None
-        Value of each level of each channel; None: pixels are float32 already.
-    """
-
+    # function of an image's number that gives its pixels, uint8 or float32, of shape (channels, height, width)
     get: Callable[[int], np.ndarray]
+    # float32, shape (channels, 256), or None; value of each level of each channel; None: pixels are float32 already
     tables: np.ndarray | None = None
     augmentation: Augmentation | None = None
 

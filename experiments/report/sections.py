@@ -87,31 +87,19 @@ MOST_OPENING = 3  # plans whose sentence opens the report
 
 @dataclass(frozen=True)
 class Section:
-    """A part of the report.
-
-    Attributes
-    ----------
-    level : int
-        2: a plan, or a part of the whole; 3: below it.
-    sentences, answers : list of str
-        Paragraphs, and a list of findings.
-    figures : tuple of str
-        Names of figures, shown where they could be drawn.
-    plan_id : str
-        The plan of the figures.
-    definitions : sequence of (word, explanation)
-    in_terminal, folded : bool
-        Whether the text for the terminal holds it too; whether the page shows its tables only when they are asked for.
-    """
+    """A part of the report."""
 
     title: str
-    level: int = 2
+    level: int = 2  # 2: a plan, or a part of the whole; 3: below it
+    # sentences, answers: paragraphs, and a list of findings
     sentences: Sequence[str] = ()
     answers: Sequence[str] = ()
     tables: Sequence[Table] = ()
-    figures: tuple[str, ...] = ()
-    plan_id: str = ""
-    definitions: Sequence[tuple[str, str]] = ()
+    figures: tuple[str, ...] = ()  # names of figures, shown where they could be drawn
+    plan_id: str = ""  # the plan of the figures
+    definitions: Sequence[tuple[str, str]] = ()  # sequence of (word, explanation)
+    # in_terminal, folded: whether the text for the terminal holds it too; whether the page shows its tables only when
+    # they are asked for
     in_terminal: bool = True
     folded: bool = False
 

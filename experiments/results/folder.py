@@ -75,18 +75,11 @@ def short_id(value: Any) -> str:
 
 @dataclass
 class Results:
-    """Content of a results folder.
-
-    Attributes
-    ----------
-    rows : list of Row, in file order
-    partial : str
-        Text of a half-written last line; empty if the file is whole.
-    """
+    """Content of a results folder."""
 
     path: Path
-    rows: list[AnyRow] = field(default_factory=list)
-    partial: str = ""
+    rows: list[AnyRow] = field(default_factory=list)  # in file order
+    partial: str = ""  # text of a half-written last line; empty if the file is whole
 
     def add(self, row: AnyRow) -> None:
         """Take in a row."""

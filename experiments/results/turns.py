@@ -63,16 +63,10 @@ class Rounds(msgspec.Struct, frozen=True):
 
 
 class MeasuredGroup(NamedTuple):
-    """A group as it was measured in one generation.
-
-    Attributes
-    ----------
-    answers : dict
-        By contestant: fields of a sample, or {"failure", "message"}.
-    """
+    """A group as it was measured in one generation."""
 
     rounds: Rounds
-    answers: dict[str, dict[str, Any]]
+    answers: dict[str, dict[str, Any]]  # by contestant: fields of a sample, or {"failure", "message"}
 
     def turns(self) -> dict[str, Turns]:
         """Return the turns of each contestant that finished."""
@@ -80,47 +74,26 @@ class MeasuredGroup(NamedTuple):
 
 
 class GroupTurns(NamedTuple):
-    """Turns of a group in one generation, by the points that times are wanted of.
-
-    Attributes
-    ----------
-    group : hashable
-        Equal in all generations of the same contestants.
-    node : str
-    loaded : bool
-        Whether others kept the CPUs busy on purpose: a hand-over then takes as long as the load allows.
-    """
+    """Turns of a group in one generation, by the points that times are wanted of."""
 
     generation: int
-    group: Hashable
+    group: Hashable  # equal in all generations of the same contestants
     rounds: Rounds | RoundsRow | None
     turns: Mapping[Any, Turns | SampleRow]
     node: str = ""
+    # whether others kept the CPUs busy on purpose: a hand-over then takes as long as the load allows
     loaded: bool = False
 
 
 class QuietTimes(NamedTuple):
-    """Times of points, as `quiet_times` makes them.
+    """Times of points, as `quiet_times` makes them."""
 
-    Attributes
-    ----------
-    times : dict of point to {turn: seconds}
-        Positive step times.
-    disturbed : set of turn
-        Rounds as in `Judged`; some are among the times, where too few others were left.
-    loud : dict of point to set of turn
-        Those on which no verdict about a point may rest, as in `Judged`.
-    moved : dict
-        By (generation, group) that is left out: a hand-over's seconds there, and the usual ones.
-    elsewhere : dict of point to {turn: seconds}
-        Times as `times`, of what `moved` leaves out.
-    """
-
-    times: dict[Any, dict[Turn, float]]
-    disturbed: set[Turn]
-    loud: dict[Any, set[Turn]]
+    times: dict[Any, dict[Turn, float]]  # positive step times
+    disturbed: set[Turn]  # rounds as in `Judged`; some are among the times, where too few others were left
+    loud: dict[Any, set[Turn]]  # those on which no verdict about a point may rest, as in `Judged`
+    # by (generation, group) that is left out: a hand-over's seconds there, and the usual ones
     moved: dict[tuple[int, Hashable], tuple[float, float]]
-    elsewhere: dict[Any, dict[Turn, float]]
+    elsewhere: dict[Any, dict[Turn, float]]  # times as `times`, of what `moved` leaves out
 
 
 def quiet_times(groups: Iterable[GroupTurns], leave_out: Callable[[Any], Moved] | None = None) -> QuietTimes:
@@ -162,22 +135,16 @@ def step_times(turns: Turns | SampleRow) -> dict[int, float]:
 
 
 class Judged(NamedTuple):
-    """Numbers of a group's rounds, judged by what is the same for all contestants, never by a contestant's own time.
+    """Numbers of a group's rounds, judged by what is the same for all contestants, never by a contestant's own time."""
 
-    Attributes
-    ----------
-    disturbed : set of int
-        Whose times are left out: a calibration kernel that took longer than usual before some turn, time stolen by the
-        hypervisor, or runnable threads that waited, each more than is usual in this generation. On a machine that is
-        always disturbed nothing would be left otherwise.
-    loud : dict of contestant to set of int
-        On which no verdict about it may rest: those, and the rounds in which the calibration kernel before its turn
-        took longer than its fastest runs in this generation allow. Under constant load no round is an outlier, and
-        times of a generation are no worse than those of others; but contestants bear load differently, so that their
-        ratio is another one.
-    """
-
+    # whose times are left out: a calibration kernel that took longer than usual before some turn, time stolen by the
+    # hypervisor, or runnable threads that waited, each more than is usual in this generation. On a machine that is
+    # always disturbed nothing would be left otherwise.
     disturbed: Set[int]
+    # on which no verdict about it may rest: those, and the rounds in which the calibration kernel before its turn
+    # took longer than its fastest runs in this generation allow. Under constant load no round is an outlier, and
+    # times of a generation are no worse than those of others; but contestants bear load differently, so that their
+    # ratio is another one.
     loud: Mapping[str, Set[int]]
 
 

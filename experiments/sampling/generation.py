@@ -50,30 +50,15 @@ LIBRARIES_BYTES = 150 << 20  # Python, NumPy and the package's libraries in a pr
 
 
 class Contestant(NamedTuple):
-    """A process to be interleaved with others.
+    """A process to be interleaved with others."""
 
-    Attributes
-    ----------
-    name : str
-        Unique within the generation.
-    job : mapping
-        As for the measuring process, without `turn_s`.
-    variables : mapping
-        Environment variables of the process, beside those of this one that leave libraries alone.
-    planned_bytes : int
-        Memory of its plan.
-    limit_s : float
-        Longest time that the process may run.
-    command : sequence of str
-        The measuring process.
-    """
-
-    name: str
-    job: Mapping[str, Any]
+    name: str  # unique within the generation
+    job: Mapping[str, Any]  # as for the measuring process, without `turn_s`
+    # environment variables of the process, beside those of this one that leave libraries alone
     variables: Mapping[str, str]
-    planned_bytes: int
-    limit_s: float
-    command: Sequence[str] = SAMPLE_COMMAND
+    planned_bytes: int  # memory of its plan
+    limit_s: float  # longest time that the process may run
+    command: Sequence[str] = SAMPLE_COMMAND  # the measuring process
 
 
 def contestant_of(
@@ -121,32 +106,17 @@ def contestant_of(
 
 
 class Generation(NamedTuple):
-    """What is interleaved.
-
-    Attributes
-    ----------
-    reference : str
-        Name of the contestant that takes part in each group, where not all fit into memory at once.
-    target_s : float
-        Duration of a contestant's timed runs together.
-    least_rounds : int
-        Rounds that each takes part in, however long its steps are.
-    seed : str
-        Of the order of turns.
-    hogs, cpus : int, list of int
-        Processes that spin meanwhile, and where.
-    ends : float
-        Time of the machine's clock after which no round begins but the first one.
-    """
+    """What is interleaved."""
 
     contestants: Sequence[Contestant]
-    reference: str
-    target_s: float
-    least_rounds: int = LEAST_ROUNDS
-    seed: str = ""
+    reference: str  # name of the contestant that takes part in each group, where not all fit into memory at once
+    target_s: float  # duration of a contestant's timed runs together
+    least_rounds: int = LEAST_ROUNDS  # rounds that each takes part in, however long its steps are
+    seed: str = ""  # of the order of turns
+    # hogs, cpus: processes that spin meanwhile, and where
     hogs: int = 0
     cpus: Sequence[int] = ()
-    ends: float = math.inf
+    ends: float = math.inf  # time of the machine's clock after which no round begins but the first one
 
 
 class Machine:

@@ -22,26 +22,14 @@ from ..events.events import COPIES, HOST, STREAM, THREAD, graph_of_edges
 
 @dataclass(frozen=True, eq=False)
 class Lanes:
-    """Logs of the lanes of a run.
-
-    Attributes
-    ----------
-    blocks : structured array `EVENT_DTYPE`
-    spells : list of structured array `SPELL_DTYPE`
-        Of each lane; `kind` counts `event_states.SPELLS`.
-    num_lost : int
-        Spells and copies past the capacity.
-    copies : structured array `COPY_DTYPE`
-    about : mapping
-        What the log of a GPU's model says besides.
-    """
+    """Logs of the lanes of a run."""
 
     blocks: np.ndarray
-    spells: list[np.ndarray]
-    num_lost: int
+    spells: list[np.ndarray]  # of each lane; `kind` counts `event_states.SPELLS`
+    num_lost: int  # spells and copies past the capacity
     copies: np.ndarray = field(default_factory=lambda: np.zeros(0, COPY_DTYPE))
     copy_lanes: range = range(0)
-    about: Mapping[str, Any] = field(default_factory=dict)
+    about: Mapping[str, Any] = field(default_factory=dict)  # what the log of a GPU's model says besides
 
 
 @dataclass(frozen=True)

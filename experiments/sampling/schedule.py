@@ -14,21 +14,13 @@ from ..tables.progress import ProgressBar, say
 
 
 class Job(NamedTuple):
-    """Something to be measured.
+    """Something to be measured."""
 
-    Attributes
-    ----------
-    stage, said : str
-        For people: the part of the experiment, and what is measured.
-    measure : callable () -> iterable of rows
-    cost : hashable
-        Jobs of one cost take about equally long.
-    """
-
+    # stage, said: for people: the part of the experiment, and what is measured
     stage: str
     said: str
     measure: Callable[[], Iterable[Any]]
-    cost: Hashable = None
+    cost: Hashable = None  # jobs of one cost take about equally long
 
 
 class Schedule:

@@ -21,20 +21,11 @@ FALLING_Z = 1.645  # one-sided 5 % quantile of the normal distribution
 
 @dataclass
 class Stepper:
-    """Runner of an executor that counts iterations, so that each run continues where the last one ended.
+    """Runner of an executor that counts iterations, so that each run continues where the last one ended."""
 
-    Parameters
-    ----------
-    executor
-        Anything with `run(num_iterations, first_iteration)`.
-    stride : int
-        Iterations of one pass through the plan.
-    clock : callable
-        Seconds, monotonic.
-    """
-
-    executor: Any
-    stride: int = 1
+    executor: Any  # anything with `run(num_iterations, first_iteration)`
+    stride: int = 1  # iterations of one pass through the plan
+    # seconds, monotonic
     clock: Callable[[], float] = time.perf_counter
     iterations_done: int = 0
 
@@ -76,19 +67,11 @@ def still_falling(times: Sequence[float]) -> bool:
 
 @dataclass(frozen=True)
 class WarmUp:
-    """Runs before the timed ones.
-
-    Attributes
-    ----------
-    times_s : list of float
-        Of whole runs, of `passes` passes each.
-    stationary : bool
-        Whether the test was passed before time was up.
-    """
+    """Runs before the timed ones."""
 
     passes: list[int]
-    times_s: list[float]
-    stationary: bool
+    times_s: list[float]  # of whole runs, of `passes` passes each
+    stationary: bool  # whether the test was passed before time was up
 
     @property
     def pass_time_s(self) -> float:

@@ -25,23 +25,14 @@ CAPACITY_S = 0.04
 
 @dataclass(frozen=True)
 class Side:
-    """One side of a comparison: a model on a number of threads, running a plan.
-
-    Attributes
-    ----------
-    plan : mapping
-        Result of `subject.describe`.
-    installation : str
-        Folders from which the process imports packages first: one of two commits, or those of a function; empty: none.
-    rtol : float or None
-        Of what functions return: 0: it must be equal; None: it is not compared.
-    """
+    """One side of a comparison: a model on a number of threads, running a plan."""
 
     model: ModelSpec
     threads: int
-    plan: Mapping[str, Any]
+    plan: Mapping[str, Any]  # result of `subject.describe`
+    # folders from which the process imports packages first: one of two commits, or those of a function; empty: none
     installation: str = ""
-    rtol: float | None = 0.0
+    rtol: float | None = 0.0  # of what functions return: 0: it must be equal; None: it is not compared
 
     def __str__(self) -> str:
         return f"{label(self.model)} on {plural(self.threads, 'thread')}"
@@ -49,22 +40,13 @@ class Side:
 
 @dataclass(frozen=True)
 class Effort:
-    """How much a process measures, the same for both sides.
+    """How much a process measures, the same for both sides."""
 
-    Attributes
-    ----------
-    rounds : int
-        Turns of each side, in pairs.
-    target_s, warmup_s : float
-        Time of the timed runs and of the warm-up, at least so many steps as they take.
-    limit_s : float
-        After which the process is stopped.
-    """
-
-    rounds: int = 6
+    rounds: int = 6  # turns of each side, in pairs
+    # target_s, warmup_s: time of the timed runs and of the warm-up, at least so many steps as they take
     target_s: float = 0.12
     warmup_s: float = 0.1
-    limit_s: float = TIME_LIMIT_S
+    limit_s: float = TIME_LIMIT_S  # after which the process is stopped
 
     def passes(self) -> int:
         """Passes through the plan in a process, at least: checked, warming up, in turns (runs of 1, 1 and 3)."""

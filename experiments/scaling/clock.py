@@ -52,51 +52,28 @@ FAR_OFF = 3.0
 
 @dataclass
 class Take:
-    """A generation: what was measured of both sides.
+    """A generation: what was measured of both sides."""
 
-    Attributes
-    ----------
-    order : str
-        "AB" or "BA", in which processes were started.
-    rounds : Rounds
-    turns : {"A": Turns, "B": Turns}
-        Of a side that was stopped, the shortest that they can be; empty where both were.
-    capacity : list of float
-        The machine's capacity, before and after; empty where no efficiency is claimed.
-    unfinished : str
-        Sides that were stopped at the limit of a sample: "", "A", "B" or "AB".
-    """
-
-    order: str
+    order: str  # "AB" or "BA", in which processes were started
     rounds: Rounds
+    # {"A": Turns, "B": Turns}; of a side that was stopped, the shortest that they can be; empty where both were
     turns: dict[str, Turns]
-    capacity: list[float]
-    unfinished: str = ""
+    capacity: list[float]  # the machine's capacity, before and after; empty where no efficiency is claimed
+    unfinished: str = ""  # sides that were stopped at the limit of a sample: "", "A", "B" or "AB"
 
 
 @dataclass
 class ClockResult:
-    """Outcome of the claim that the ratio of times, A / B, is at most a limit.
-
-    Attributes
-    ----------
-    verdict : {"pass", "fail", "inconclusive"}
-    ratio : Estimate
-        NaN where no side ever finished.
-    quiet : QuietTimes
-        What it was taken of.
-    reason : str
-        Reason of an inconclusive end.
-    """
+    """Outcome of the claim that the ratio of times, A / B, is at most a limit."""
 
     claim: str
     limit: float
-    verdict: str = INCONCLUSIVE
-    ratio: Estimate = NOTHING
+    verdict: str = INCONCLUSIVE  # {"pass", "fail", "inconclusive"}
+    ratio: Estimate = NOTHING  # NaN where no side ever finished
     takes: list[Take] = field(default_factory=list)
-    quiet: QuietTimes = field(default_factory=lambda: quiet_times(()))
+    quiet: QuietTimes = field(default_factory=lambda: quiet_times(()))  # what it was taken of
     elapsed_s: float = 0.0
-    reason: str = ""
+    reason: str = ""  # reason of an inconclusive end
 
     @property
     def disturbed(self) -> int:
@@ -267,18 +244,11 @@ def _reason(result: ClockResult) -> str:
 
 @dataclass(frozen=True)
 class Allowed:
-    """How long samples may be, from trial samples.
+    """How long samples may be, from trial samples."""
 
-    Attributes
-    ----------
-    efforts : (Effort, Effort)
-        Of A and B; they differ in their limits only.
-    longest_step_s : (float, float)
-        Step times that the limits stand for, of A and B: a process that was stopped has slower ones. A's is `scale`
-        times B's, so that whoever is stopped, the claim that they just take their allowed times stays open.
-    """
-
-    efforts: tuple[Effort, Effort]
+    efforts: tuple[Effort, Effort]  # of A and B; they differ in their limits only
+    # step times that the limits stand for, of A and B: a process that was stopped has slower ones. A's is `scale`
+    # times B's, so that whoever is stopped, the claim that they just take their allowed times stays open.
     longest_step_s: tuple[float, float]
 
 

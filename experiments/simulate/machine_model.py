@@ -26,30 +26,20 @@ Threads = Annotated[int, Meta(ge=1, le=MAX_CORES)]
 
 @dataclass(frozen=True)
 class Overheads:
-    """Seconds that the executors spend on their own steps.
+    """Seconds that the executors spend on their own steps."""
 
-    Attributes
-    ----------
-    block_s : float
-        Fork-join: on a block, besides its kernel.
-    chunk_s : float
-        Fork-join: to take a chunk from the common counter (dynamic, guided).
-    region_s, barrier_s, tree_s : mapping of int to float
-        Fork-join: on a loop, by number of threads: parallel region and its barriers; barrier in a persistent region, of
-        the OpenMP library and as a tree (`join=tree`).
-    create_task_s, create_access_s : float
-        Eager tasks: to create one, and for each cell that it accesses.
-    eager_task_s, replay_task_s, program_task_s : float
-        To run a task: created eagerly, replayed from a deque, replayed from a program.
-    """
-
-    block_s: Seconds = 0.0
-    chunk_s: Seconds = 0.0
+    block_s: Seconds = 0.0  # fork-join: on a block, besides its kernel
+    chunk_s: Seconds = 0.0  # fork-join: to take a chunk from the common counter (dynamic, guided)
+    # region_s, barrier_s, tree_s: fork-join: on a loop, by number of threads: parallel region and its barriers;
+    # barrier in a persistent region, of the OpenMP library and as a tree (`join=tree`)
     region_s: Mapping[Threads, Seconds] = field(default_factory=dict)
     barrier_s: Mapping[Threads, Seconds] = field(default_factory=dict)
     tree_s: Mapping[Threads, Seconds] = field(default_factory=dict)
+    # create_task_s, create_access_s: eager tasks: to create one, and for each cell that it accesses
     create_task_s: Seconds = 0.0
     create_access_s: Seconds = 0.0
+    # eager_task_s, replay_task_s, program_task_s: to run a task: created eagerly, replayed from a deque, replayed
+    # from a program
     eager_task_s: Seconds = 0.0
     replay_task_s: Seconds = 0.0
     program_task_s: Seconds = 0.0
@@ -57,51 +47,33 @@ class Overheads:
 
 @dataclass(frozen=True, eq=False)
 class MachineModel:
-    """A machine as the simulation sees it.
-
-    Attributes
-    ----------
-    cores : int
-        Of the real machine; simulations may go beyond, and then continue its curves.
-    peak_flops_per_s : float
-        Of one thread.
-    bandwidth_bytes_per_s : mapping of int to float
-        From memory, by number of threads; empty: unlimited.
-    capacity : mapping of int to float
-        Work of so many threads at once, in that of one alone; empty: each adds one.
-    line_s : float
-        A cache line from one core to another.
-    transfer_bytes_per_s : float
-        Bytes that another core holds, over the time by which reading and writing them takes longer than in the own
-        core's cache; 0: no longer.
-    wake_s, spin_s : float
-        To wake a sleeping thread; how long idle threads of the task models look for work before they sleep.
-    bandwidth_beyond : {"saturates", "proportional"}
-        Beyond the last point of `bandwidth_bytes_per_s`; see `saturated` and `continued`.
-    barrier_beyond : {"counter", "tree"}
-        What a barrier costs beyond the last point of its curve; see `extrapolated`.
-    between_nodes : mapping of str to mapping of str to float
-        Bandwidth of one thread by the NUMA node that it is on, then by that of the memory; empty: one node.
-    threads_per_node : int
-        So many threads are on the first node, as many on the next, and after the last node again on the first.
-    memory_policy : {"interleave", "first_touch", "node0"}
-        Where memory lies if there are several nodes.
-    """
+    """A machine as the simulation sees it."""
 
     name: Text = "ideal"
-    cores: Threads = MAX_CORES
-    peak_flops_per_s: Rate = math.nan
+    cores: Threads = MAX_CORES  # of the real machine; simulations may go beyond, and then continue its curves
+    peak_flops_per_s: Rate = math.nan  # of one thread
+    # from memory, by number of threads; empty: unlimited
     bandwidth_bytes_per_s: Mapping[Threads, Rate] = field(default_factory=dict)
+    # work of so many threads at once, in that of one alone; empty: each adds one
     capacity: Mapping[Threads, Rate] = field(default_factory=dict)
     last_level_cache_bytes: Amount = 0.0
-    line_s: Seconds = 0.0
+    line_s: Seconds = 0.0  # a cache line from one core to another
+    # bytes that another core holds, over the time by which reading and writing them takes longer than in the own
+    # core's cache; 0: no longer
     transfer_bytes_per_s: Amount = 0.0
+    # wake_s, spin_s: to wake a sleeping thread; how long idle threads of the task models look for work before they
+    # sleep
     wake_s: Seconds = 0.0
     spin_s: Annotated[float, Meta(ge=0)] = math.inf
+    # {"saturates", "proportional"}; beyond the last point of `bandwidth_bytes_per_s`; see `saturated` and `continued`
     bandwidth_beyond: Literal["saturates", "proportional"] = "saturates"
+    # {"counter", "tree"}; what a barrier costs beyond the last point of its curve; see `extrapolated`
     barrier_beyond: Literal["counter", "tree"] = "counter"
+    # bandwidth of one thread by the NUMA node that it is on, then by that of the memory; empty: one node
     between_nodes: Mapping[Text, Mapping[Text, Rate]] = field(default_factory=dict)
+    # so many threads are on the first node, as many on the next, and after the last node again on the first
     threads_per_node: Threads = MAX_CORES
+    # {"interleave", "first_touch", "node0"}; where memory lies if there are several nodes
     memory_policy: Literal[POLICIES] = INTERLEAVE
     overheads: Overheads = field(default_factory=Overheads)
 

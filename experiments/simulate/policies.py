@@ -32,24 +32,16 @@ RUN_LENGTHS = {"none": (4, 8), "loop": (1, 2), "phase": (1, 2), "iteration": (1,
 
 @dataclass(frozen=True)
 class SimulatedRun:
-    """Result of a simulation.
+    """Result of a simulation."""
 
-    Attributes
-    ----------
-    step_s : float
-        Seconds of an iteration: the slope between a short and a long run.
-    useful_s, inflation_s, runtime_s, idle_s : float
-        Of an iteration of the long run, summed over workers: blocks as long as alone on the machine; what sharing it
-        adds; the executor's own steps; the rest.
-    schedule : dict or None
-        "start", "finish" (seconds) and "worker", shape (iterations, num_tasks), where it was asked for.
-    """
-
-    step_s: float
+    step_s: float  # seconds of an iteration: the slope between a short and a long run
+    # useful_s, inflation_s, runtime_s, idle_s: of an iteration of the long run, summed over workers: blocks as long
+    # as alone on the machine; what sharing it adds; the executor's own steps; the rest
     useful_s: float
     inflation_s: float
     runtime_s: float
     idle_s: float
+    # "start", "finish" (seconds) and "worker", shape (iterations, num_tasks), where it was asked for
     schedule: Mapping[str, np.ndarray] | None = None
 
 

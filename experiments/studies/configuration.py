@@ -73,18 +73,10 @@ class StudyOptions(Record, frozen=True):
 
 @dataclass(frozen=True)
 class Training:
-    """One training of a study: a combination of [train], a seed.
+    """One training of a study: a combination of [train], a seed."""
 
-    Attributes
-    ----------
-    stages : tuple of TrainingConfig
-        One after the other, each from the parameters that the one before it left.
-    axes : dict
-        Fields with several values in the study -> their value here.
-    """
-
-    stages: tuple[TrainingConfig, ...]
-    axes: Mapping[str, Any]
+    stages: tuple[TrainingConfig, ...]  # one after the other, each from the parameters that the one before it left
+    axes: Mapping[str, Any]  # fields with several values in the study -> their value here
 
     @property
     def seed(self) -> int:

@@ -30,21 +30,12 @@ CHANGEABLE = ("train", "stages", "study")  # parts of a study that may change wh
 
 @dataclass(frozen=True)
 class StudyResults:
-    """Results of a study's runs, in their order.
-
-    Attributes
-    ----------
-    found : list of (Training, TrainingRow or TrainingFailureRow)
-    run : RunRow
-        The latest of the folder.
-    loading : list of LoadingRow or LoadingFailureRow
-        Where the study asks for them.
-    """
+    """Results of a study's runs, in their order."""
 
     study: Study
     found: Sequence[tuple[Training, TrainingRow | TrainingFailureRow]]
-    run: RunRow
-    loading: Sequence[LoadingRow | LoadingFailureRow] = ()
+    run: RunRow  # the latest of the folder
+    loading: Sequence[LoadingRow | LoadingFailureRow] = ()  # where the study asks for them
 
     def done(self) -> list[tuple[Training, TrainingRow]]:
         """Runs that were trained to their end."""

@@ -39,26 +39,13 @@ OTHERS = ("forkjoin:region=persistent:runtime=libomp", "taskiter:placement=steal
 
 @dataclass(frozen=True, eq=False)
 class Stage:
-    """A part of a survey.
+    """A part of a survey."""
 
-    Attributes
-    ----------
-    name : str
-        Of its folder.
-    title : str
-    share : float
-        Of the time of all stages that this machine can run.
-    axes : dict
-        Keys of a sweep's [grid]; empty: METG.
-    measure : dict
-        Keys of its [measure].
-    """
-
-    name: str
+    name: str  # of its folder
     title: str
-    share: float
-    axes: dict[str, Any] = field(default_factory=dict)
-    measure: dict[str, Any] = field(default_factory=dict)
+    share: float  # of the time of all stages that this machine can run
+    axes: dict[str, Any] = field(default_factory=dict)  # keys of a sweep's [grid]; empty: METG
+    measure: dict[str, Any] = field(default_factory=dict)  # keys of its [measure]
 
 
 STAGES = (

@@ -26,25 +26,13 @@ TraceWriter = Callable[[Path, str, Sequence[EventLog]], list[str]]
 
 @dataclass
 class Compared:
-    """What a comparison left.
-
-    Attributes
-    ----------
-    failures : list of str
-        A sentence for each failure.
-    usable : bool
-        Whether there is something to report on: samples of models that computed the same.
-    complete : bool
-        Whether giving the same command again would mend nothing.
-    traced : list of str
-        Sentences about the files of traces, and their losses.
-    """
+    """What a comparison left."""
 
     results: Results
-    failures: list[str]
-    usable: bool
-    complete: bool = False
-    traced: list[str] = field(default_factory=list)
+    failures: list[str]  # a sentence for each failure
+    usable: bool  # whether there is something to report on: samples of models that computed the same
+    complete: bool = False  # whether giving the same command again would mend nothing
+    traced: list[str] = field(default_factory=list)  # sentences about the files of traces, and their losses
 
 
 def measure_comparison(

@@ -267,19 +267,13 @@ def budgeted(given: Mapping[str, Any]) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class GridPoint:
-    """One configuration of the grid: a model on a number of threads, running one plan.
-
-    Attributes
-    ----------
-    interference : int
-        Number of competing processes.
-    """
+    """One configuration of the grid: a model on a number of threads, running one plan."""
 
     model: ModelSpec
     threads: int
     network: str
     options: PlanOptions
-    interference: int = 0
+    interference: int = 0  # number of competing processes
 
     @property
     def plan(self) -> dict[str, Any]:
@@ -313,19 +307,13 @@ class GridPoint:
 
 
 class Shard(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What is measured together, on one machine: a generation of a plan, and profiles of its configurations.
-
-    Attributes
-    ----------
-    interference : int
-        Number of competing processes.
-    samples, profiles : dict
-        config_id -> place in the order of the sweep. Samples take turns; profiles follow one after the other.
-    """
+    """What is measured together, on one machine: a generation of a plan, and profiles of its configurations."""
 
     repetition: int
     plan_id: str
-    interference: int
+    interference: int  # number of competing processes
+    # samples, profiles: config_id -> place in the order of the sweep. Samples take turns; profiles follow one after
+    # the other.
     samples: dict[str, int]
     profiles: dict[str, int]
 

@@ -50,30 +50,18 @@ PROCESS_S = 30.0  # a pause is counted from the start of the last process: so lo
 
 @dataclass
 class SweepRunner:
-    """Measurement of the missing samples of a configuration; each row is written as it comes.
-
-    Parameters
-    ----------
-    command_line : str
-        The user's command: kept in the results and repeated when the run is interrupted.
-    means : Means
-        With what this machine measures.
-    undecided : callable (results) -> set of config ids or None, optional
-        With a budget: the configurations that are measured again, none when every question is decided; None where there
-        is no question, so that all are.
-    shards : iterable of Shard, optional
-        Measure what is missing of these alone, on one node of many; each is asked for when the one before it is done.
-    adds_sessions : bool
-        Whether a folder whose last session is whole gets another one.
-    """
+    """Measurement of the missing samples of a configuration; each row is written as it comes."""
 
     configuration: Configuration
     out_dir: str
-    command_line: str
-    means: Means = field(default_factory=Means)
+    command_line: str  # the user's command: kept in the results and repeated when the run is interrupted
+    means: Means = field(default_factory=Means)  # with what this machine measures
+    # with a budget: the configurations that are measured again, none when every question is decided; None where there
+    # is no question, so that all are
     undecided: Callable[[Results], set[str] | None] | None = None
+    # measure what is missing of these alone, on one node of many; each is asked for when the one before it is done
     shards: Iterable[Shard] | None = None
-    adds_sessions: bool = True
+    adds_sessions: bool = True  # whether a folder whose last session is whole gets another one
 
     def run(self) -> Results:
         """Measure, and return the content of the folder.

@@ -112,26 +112,14 @@ class Answers:
 
 @dataclass
 class Means:
-    """With what a site measures, which tests replace.
+    """With what a site measures, which tests replace."""
 
-    Parameters
-    ----------
-    sample_command : sequence of str
-        The measuring process.
-    plan_row : callable (plan_id, plan) -> PlanRow
-    environment : mapping, optional
-        {"environment", "environment_id"}; by default collected here.
-    machine_row : callable () -> MachineRow, optional
-        In place of measuring the machine's limits, and its capacity in each shard.
-    machine : Machine, optional
-        Clock and processes; default: this machine's.
-    """
-
-    sample_command: Sequence[str] = SAMPLE_COMMAND
+    sample_command: Sequence[str] = SAMPLE_COMMAND  # the measuring process
     plan_row: Callable[[str, Mapping[str, Any]], PlanRow] = plan_row
-    environment: Mapping[str, Any] | None = None
+    environment: Mapping[str, Any] | None = None  # {"environment", "environment_id"}; by default collected here
+    # in place of measuring the machine's limits, and its capacity in each shard
     machine_row: Callable[[], MachineRow] | None = None
-    machine: Machine | None = None
+    machine: Machine | None = None  # clock and processes; default: this machine's
 
 
 class Site:

@@ -17,18 +17,10 @@ class Column(NamedTuple):
 
 @dataclass(frozen=True)
 class Table:
-    """Rows of one kind.
+    """Rows of one kind."""
 
-    Attributes
-    ----------
-    name : str
-        Key of the rows in JSON; tables of one name are joined there.
-    columns : sequence of Column
-        How the rows are written; empty: in JSON only.
-    """
-
-    name: str
-    columns: Sequence[Column]
+    name: str  # key of the rows in JSON; tables of one name are joined there
+    columns: Sequence[Column]  # how the rows are written; empty: in JSON only
     rows: list[dict[str, Any]]
 
     def cells(self) -> tuple[list[Column], list[list[str]]]:

@@ -24,44 +24,24 @@ MOST_TASKS = 400  # of a picture: boxes of more are smaller than a line of text
 
 @dataclass(frozen=True)
 class DrawnRow:
-    """A loop that is shown, loops that are folded, or a barrier.
+    """A loop that is shown, loops that are folded, or a barrier."""
 
-    Attributes
-    ----------
-    kind : {"loop", "folded", "barrier"}
-    name : str
-        Of the loop; what is folded; what the barrier waits for.
-    nodes : range
-        Its nodes: a task each, or one.
-    """
-
-    kind: str
-    name: str
+    kind: str  # {"loop", "folded", "barrier"}
+    name: str  # of the loop; what is folded; what the barrier waits for
     phase: str
-    nodes: range
+    nodes: range  # its nodes: a task each, or one
 
 
 @dataclass(frozen=True)
 class GraphView:
-    """What a picture shows; see the module.
-
-    Attributes
-    ----------
-    barrier : {"loop", "phase", "iteration", "none"}
-    joins : range
-        Nodes behind those of the rows.
-    edges : dict of (source, target) to bool
-        Whether it leads to the next iteration, for each pair of nodes.
-    longest_path : int
-        Tasks on the longest path of one iteration, all of the plan's tasks counted.
-    """
+    """What a picture shows; see the module."""
 
     title: str
-    barrier: str
+    barrier: str  # {"loop", "phase", "iteration", "none"}
     rows: tuple[DrawnRow, ...]
-    joins: range
-    edges: dict[tuple[int, int], bool]
-    longest_path: int
+    joins: range  # nodes behind those of the rows
+    edges: dict[tuple[int, int], bool]  # whether it leads to the next iteration, for each pair of nodes
+    longest_path: int  # tasks on the longest path of one iteration, all of the plan's tasks counted
 
     @property
     def num_tasks(self) -> int:

@@ -35,30 +35,19 @@ HELD_BACK = 0.1  # of the samples for validation, and as many for the test: the 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Text:
-    """Samples of consecutive tokens and the split.
+    """Samples of consecutive tokens and the split."""
 
-    Attributes
-    ----------
-    name : str
-        The spec it was loaded from, without the folder.
-    description : str
-        One line for tables and figures.
-    tokens : int32, shape (samples * sequence + 1,), 64-byte aligned
-        Sample s begins at token s * sequence; the target of each token is the next one.
-    train, valid, test : int32, one dimension
-        Numbers of samples; disjoint.
-    smoke_test : bool
-        Nothing can be learnt from it.
-    """
-
-    name: str
-    description: str
+    name: str  # the spec it was loaded from, without the folder
+    description: str  # one line for tables and figures
+    # int32, shape (samples * sequence + 1,), 64-byte aligned; sample s begins at token s * sequence; the target of
+    # each token is the next one
     tokens: np.ndarray
     sequence: int
+    # train, valid, test: int32, one dimension: numbers of samples; disjoint
     train: np.ndarray
     valid: np.ndarray
     test: np.ndarray
-    smoke_test: bool = False
+    smoke_test: bool = False  # nothing can be learnt from it
 
     def __repr__(self) -> str:
         return f"<data {self.name!r}: {self.num_samples} samples of {self.sequence} tokens>"

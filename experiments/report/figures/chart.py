@@ -54,80 +54,42 @@ REFERENCES = {IDEAL: ModelStyle("0.2", "", "-")}
 
 @dataclass(frozen=True, eq=False)
 class Panel:
-    """A panel of a chart.
+    """A panel of a chart."""
 
-    Attributes
-    ----------
-    rows : DataFrame
-        model (a `ModelSpec`, or the name of what else is drawn), x (a number, or the name of a row; NaN: all across),
-        value, low, high (NaN: not known); as need be usable, hollow, and group, whose name stands above its rows.
-    label, title : str
-        What the values are, and what stands above the panel.
-    scale : {"log", "ratio", "share", "linear"}
-        "ratio": around 1, with the band of equivalence; "share": from 0, in percent.
-    limits : tuple of float
-        Values beyond them are arrows at the edge.
-    paint : callable, optional
-        Draws the rows in place of lines or dots: `paint(axis, column)`.
-    """
-
+    # model (a `ModelSpec`, or the name of what else is drawn), x (a number, or the name of a row; NaN: all across),
+    # value, low, high (NaN: not known); as need be usable, hollow, and group, whose name stands above its rows
     rows: pd.DataFrame
+    # label, title: what the values are, and what stands above the panel
     label: str
     title: str = ""
+    # {"log", "ratio", "share", "linear"}; "ratio": around 1, with the band of equivalence; "share": from 0, in
+    # percent
     scale: str = "log"
-    limits: tuple[float, float] = (0.0, math.inf)
-    paint: Callable[[Any, str], None] | None = None
+    limits: tuple[float, float] = (0.0, math.inf)  # values beyond them are arrows at the edge
+    paint: Callable[[Any, str], None] | None = None  # draws the rows in place of lines or dots: `paint(axis, column)`
 
 
 @dataclass(frozen=True, eq=False)
 class Chart:
-    """What a figure shows.
-
-    Attributes
-    ----------
-    facts : sequence of str
-        What stands above the panels.
-    styles : mapping
-        Look of each model, and of what else is drawn.
-    x : str
-        What stands along x; empty: rows have names.
-    names : mapping
-        What the legend calls a model, if not by its label.
-    places : sequence of float
-        Numbers along x that were asked for: lines end at those where nothing was measured.
-    marks : mapping
-        Names of places along x.
-    across : int
-        Panels beside each other in a double column; 0: all.
-    height : float
-        Inches of a panel; 0: by its rows.
-    widths : sequence of float, optional
-        Relative widths of panels beside each other, of so many as there are.
-    same_scale : bool
-        Whether all panels have the same axis of values.
-    dodged, hollow_unknown : bool
-        Whether models that share a row stand below each other; whether marks without an interval are hollow.
-    handles : sequence
-        Further entries of the legend.
-    caption : sequence of str
-        Its sentences.
-    """
+    """What a figure shows."""
 
     panels: Sequence[Panel]
-    facts: Sequence[str] = ()
-    styles: Mapping[Any, ModelStyle] = field(default_factory=dict)
-    x: str = ""
-    names: Mapping[Any, str] = field(default_factory=dict)
-    places: Sequence[float] = ()
-    marks: Mapping[float, str] = field(default_factory=dict)
-    across: int = 0
-    height: float = 0.0
-    widths: Sequence[float] | None = None
-    same_scale: bool = False
+    facts: Sequence[str] = ()  # what stands above the panels
+    styles: Mapping[Any, ModelStyle] = field(default_factory=dict)  # look of each model, and of what else is drawn
+    x: str = ""  # what stands along x; empty: rows have names
+    names: Mapping[Any, str] = field(default_factory=dict)  # what the legend calls a model, if not by its label
+    places: Sequence[float] = ()  # numbers along x that were asked for: lines end at those where nothing was measured
+    marks: Mapping[float, str] = field(default_factory=dict)  # names of places along x
+    across: int = 0  # panels beside each other in a double column; 0: all
+    height: float = 0.0  # inches of a panel; 0: by its rows
+    widths: Sequence[float] | None = None  # relative widths of panels beside each other, of so many as there are
+    same_scale: bool = False  # whether all panels have the same axis of values
+    # dodged, hollow_unknown: whether models that share a row stand below each other; whether marks without an
+    # interval are hollow
     dodged: bool = True
     hollow_unknown: bool = True
-    handles: Sequence[Any] = ()
-    caption: Sequence[str] = ()
+    handles: Sequence[Any] = ()  # further entries of the legend
+    caption: Sequence[str] = ()  # its sentences
 
     @property
     def has_unknown(self) -> bool:
@@ -152,22 +114,14 @@ class Lacking(UsageError):
 
 @dataclass(frozen=True)
 class FigureKind:
-    """A figure of the report.
+    """A figure of the report."""
 
-    Attributes
-    ----------
-    chart : callable
-        `chart(sweep, plan_id)` returns what it shows, or raises `Lacking`; its name is the figure's.
-    rank : float
-        Its place in lists.
-    one_for : {"plan", "network", "sweep"}
-        For what a report shows one: "plan" (of many plans, for `leading_plans` alone), "network" (it is about plans of
-        one network, and shown for one of `leading_plans`), or "sweep" (it is about all plans, and shown for the main
-        one).
-    """
-
+    # `chart(sweep, plan_id)` returns what it shows, or raises `Lacking`; its name is the figure's
     chart: Callable[[Sweep, str], Chart]
-    rank: float
+    rank: float  # its place in lists
+    # {"plan", "network", "sweep"}; for what a report shows one: "plan" (of many plans, for `leading_plans` alone),
+    # "network" (it is about plans of one network, and shown for one of `leading_plans`), or "sweep" (it is about all
+    # plans, and shown for the main one)
     one_for: str = "plan"
 
 
