@@ -70,7 +70,8 @@ TRACED = (PERSISTENT, TASKITER)  # models of the picture of traces
 # The figures of each study, whose table its page has, too: those of a network are drawn for each network, others for
 # the plan with most samples.
 FIGURES = {
-    README_RESULTS: ("handover", "turns"),
+    README_RESULTS: (),
+    "blocks_of_images": ("handover", "turns"),
     "gpt2_ladder": ("ladder",),
     "gpt2_batch_subsize": ("granularity",),
     "gpt2_shapes": ("bound", "roofline"),
@@ -379,14 +380,10 @@ def between_marks(text: str, mark: str, content: str) -> str:
 
 
 def blocks_of(sweep: Sweep) -> dict[str, tuple[str, str]]:
-    """Return the fine and the coarse plan of the README: id, and its blocks in words."""
-    plans = sorted(sweep.plan_ids(), key=lambda plan_id: -sweep.plans[plan_id].num_tasks)
-    result = {}
-    for plan_id, name in zip(plans, ("fine", "coarse"), strict=True):
-        images = sweep.records[plan_id]["granularity"].removeprefix("images=")
-        text = f"{images} image{'s' * (images != '1')} each, {sweep.plans[plan_id].num_tasks} per step"
-        result[name] = (plan_id, text)
-    return result
+    """Return the plans of the README from large to small blocks: id, and its blocks in words."""
+    plans = sorted(sweep.plan_ids(), key=lambda plan_id: sweep.plans[plan_id].num_tasks)
+    texts = [f"{sweep.plans[plan_id].num_tasks} per step" for plan_id in plans]
+    return dict(zip(("large", "default", "small"), zip(plans, texts, strict=True), strict=True))
 
 
 def measured(sweep: Sweep) -> str:
@@ -399,7 +396,7 @@ def measured(sweep: Sweep) -> str:
         Column(f"{name} blocks", lambda row, plan_id=plan_id: ratio_text(points[plan_id, row["model"]]))
         for name, (plan_id, _) in blocks.items()
     ]
-    first = blocks["fine"][0]
+    first = blocks["default"][0]
     rows = [points[first, model] for model in map(parse_model, TASK_MODELS)]
     environment, folder = sweep.environment, sweep.folder
     about = (
