@@ -33,7 +33,7 @@ from forktask.experiments.analysis.factorial import effect_table
 from forktask.experiments.analysis.load import load
 from forktask.experiments.analysis.names import GRANULARITY, INTERFERENCE, axis_label, model_rank, value_text
 from forktask.experiments.analysis.speeds import leading_plans, main_plan, on_most_threads, speed_table
-from forktask.experiments.analysis.sweep import Sweep
+from forktask.experiments.analysis.sweep import Point, Sweep
 from forktask.experiments.metg.figure import draw as draw_metg
 from forktask.experiments.metg.metg import table_of
 from forktask.experiments.report import figures
@@ -72,6 +72,7 @@ TRACED = (PERSISTENT, TASKITER)  # models of the picture of traces
 FIGURES = {
     README_RESULTS: (),
     "blocks_of_images": ("handover", "turns"),
+    **dict.fromkeys((f"large_{name}" for name in ("resnet18", "mobilenet_v2", "gpt2_small", "mobilebert")), ()),
     "gpt2_ladder": ("ladder",),
     "gpt2_batch_subsize": ("granularity",),
     "gpt2_shapes": ("bound", "roofline"),
@@ -382,7 +383,10 @@ def between_marks(text: str, mark: str, content: str) -> str:
 def blocks_of(sweep: Sweep) -> dict[str, tuple[str, str]]:
     """Return the plans of the README from large to small blocks: id, and its blocks in words."""
     plans = sorted(sweep.plan_ids(), key=lambda plan_id: sweep.plans[plan_id].num_tasks)
-    texts = [f"{sweep.plans[plan_id].num_tasks} per step" for plan_id in plans]
+    texts = [
+        f"{sweep.plans[plan_id].num_tasks}, {time(sweep.times.time(Point(plan_id, SERIAL, 1)).value)}"
+        for plan_id in plans
+    ]
     return dict(zip(("large", "default", "small"), zip(plans, texts, strict=True), strict=True))
 
 
@@ -399,9 +403,10 @@ def measured(sweep: Sweep) -> str:
     first = blocks["default"][0]
     rows = [points[first, model] for model in map(parse_model, TASK_MODELS)]
     environment, folder = sweep.environment, sweep.folder
+    texts = "; ".join(f"{name} {text}" for name, (_, text) in blocks.items())
     about = (
-        f"Blocks: {'; '.join(f'{name}, {text}' for name, (_, text) in blocks.items())}. {machine_of(environment)}, "
-        f"{threads} threads, {sweep.run.created[:10]}, commit {environment['build']['commit'][:12]}. "
+        f"Blocks per step, serial time: {texts}. {machine_of(environment)}, {threads} threads, "
+        f"{sweep.run.created[:10]}, commit {environment['build']['commit'][:12]}. "
         f"[Samples]({folder.relative_to(ROOT)}/{SAMPLES})."
     )
     return "\n".join([*markdown_table(columns, rows), "", textwrap.fill(about, 120, break_on_hyphens=False), ""])

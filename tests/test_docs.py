@@ -358,11 +358,6 @@ def update_outputs(page: Path) -> None:
     page.write_text(FENCE.sub(replace, page.read_text()))
 
 
-if __name__ == "__main__":
-    for name in sys.argv[1:]:
-        update_outputs(Path(name))
-
-
 def test_the_first_page_is_short_and_names_the_place_for_bugs_alone():
     """Check that the README has at most 600 words and one figure, and that pages and messages that ask for reports of
     bugs name one place."""
@@ -373,3 +368,8 @@ def test_the_first_page_is_short_and_names_the_place_for_bugs_alone():
     for path in (*PAGES, *sources):
         for match in re.finditer(r"report it\b.{0,60}", path.read_text()):
             assert "whoever gave you this copy" in match[0] or "README.md#" in match[0], (name_of(path), match[0])
+
+
+if __name__ == "__main__":
+    for name in sys.argv[1:]:
+        update_outputs(Path(name))
