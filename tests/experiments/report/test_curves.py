@@ -57,7 +57,7 @@ def test_a_ladder_has_a_row_for_each_rung_in_the_order_of_the_file(ladder):
     for above, row in zip([None, *rows], rows, strict=False):
         assert row["ratio"] == pytest.approx(speeds["ratio"][row["model"]], nan_ok=True)
         if above:
-            ratio = ladder.ratio((plan_id, row["model"], 2), (plan_id, above["model"], 2))
+            ratio = ladder.times.ratio((plan_id, row["model"], 2), (plan_id, above["model"], 2))
             assert (row["above"], row["above_low"], row["above_high"]) == (ratio.value, ratio.low, ratio.high)
     to_join, to_above = figures.draw(ladder, "ladder").axes
     assert {(row["above"], float(place)) for place, row in enumerate(rows) if place} <= drawn_points(to_above)
