@@ -80,7 +80,7 @@ ARROWS = {
         "studies": {"results", "analysis", "training", "report", "sampling", "subjects", "machine", "tables"},
         "survey": {"results", "analysis", "report", "simulate", "subjects", "sweep", "machine", "metg", "tables"},
         "metg": {"results", "report", "sampling", "subjects", "machine", "bounds", "tables"},
-        "scaling": {"results", "analysis", "sampling", "subjects", "bounds", "machine", "tables"},
+        "scaling": {"results", "analysis", "sampling", "subjects", "events", "bounds", "machine", "tables"},
         "task_graph": {"report", "bounds", "tables"},
         "traces": {"results", "analysis", "sampling", "subjects", "events", "machine", "tables"},
         "commands": {

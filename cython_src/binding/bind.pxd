@@ -22,6 +22,7 @@ cdef class BoundPlan:
     cdef readonly str instruction_set
     cdef readonly bint needs_gil      # some kernel is a Python callable
     cdef list errors                  # exceptions raised by Python callables
+    cdef public list python_calls     # None, or one (loop, start_ns, stop_ns) per call of a Python callable
     cdef list keep                    # objects that own what the records point to
     cdef list layout                  # (name, array, shape) as bound
 

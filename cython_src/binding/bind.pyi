@@ -30,6 +30,7 @@ class BoundPlan:
     iteration_stride: int
     scratch_bytes: int
     needs_gil: bool
+    python_calls: list[tuple[str, int, int]] | None
     def view(self, name: str) -> np.ndarray: ...
     def load(
         self,

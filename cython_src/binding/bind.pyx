@@ -5,6 +5,7 @@ from libc.stdlib cimport calloc, free
 
 from interface_c cimport *
 
+import time
 from functools import partial
 
 import numpy as np
@@ -65,6 +66,7 @@ cdef void *kept(list keep, values, dtype) except NULL:
 cdef class PythonKernel:
     """A Python callable behind the C signature; runs with the GIL."""
 
+    cdef str loop
     cdef object function
     cdef object operands
     cdef object attributes
@@ -74,12 +76,17 @@ cdef class PythonKernel:
 
 cdef int _run_python_kernel(const void *args, Py_ssize_t block, const TaskContext *context) noexcept with gil:
     cdef PythonKernel kernel = <PythonKernel> args
+    cdef list calls = kernel.owner.python_calls
+    cdef int64_t start_ns = 0 if calls is None else time.monotonic_ns()
     try:
         status = kernel.function(kernel.operands, kernel.attributes, kernel.bounds[block], context.iteration)
         return 0 if status is None else int(status)
     except BaseException as error:
         kernel.owner.errors.append(error)
         return -1
+    finally:
+        if calls is not None:
+            calls.append((kernel.loop, start_ns, time.monotonic_ns()))
 
 
 cdef struct OwnOperands:
@@ -318,7 +325,7 @@ def _python_arguments(BoundPlan bound, spec, loop, operands):
     kernel.operands = {name: bound.arrays[buffer] for name, buffer in operands.items()}
     kernel.attributes = spec.attributes_of(loop)
     kernel.bounds = [dict(zip(spec.bounds, block.bounds)) for block in loop.blocks]
-    kernel.owner = bound
+    kernel.loop, kernel.owner = loop.name, bound
     bound.keep.append(kernel)
     return <uintptr_t> <void *> kernel
 

@@ -4,7 +4,7 @@
 
 reads a job (one JSON object with `model`, `threads`, `plan`, `seed`, `passes`, `arrays_file` and, for the model tier,
 `predict`) and writes the facts of one model on one number of threads. `facts_of` starts these processes; `failures`
-compares what they say.
+compares what they say. A job with `overlap` writes how many blocks ran at once.
 """
 
 from __future__ import annotations
@@ -19,7 +19,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from ...cython_src.plan import dependences
+from ..events.events import number_at
 from ..machine.topology import available_cpus
 from ..sampling.child import answer_job, measure_in_process, sample_environment
 from ..sampling.profile import block_times
@@ -35,6 +38,8 @@ PASSES = 4  # passes through the plan before results are compared
 ALLOCATION_PASSES = 8
 ALLOCATION_TRIES = 3
 ALL_WORKERS_S = 20.0  # A process waits at most so long until each of its threads got a block.
+OVERLAP_S = 5.0  # A process tries at most so long to see blocks run at once.
+UNSWITCHED_S = 1000.0  # Python takes the GIL from no thread sooner.
 TIME_LIMIT_S = 300.0
 
 
@@ -101,8 +106,6 @@ def measure_facts(job: Mapping[str, Any]) -> dict[str, Any]:
         "threads_possible";
         "allocations_per_pass" or None with the reason in "allocations_unknown"; "entry" where the job has `predict`.
     """
-    import numpy as np
-
     spec = job["model"]
     bound = build(job)
     plan = bound.plan
@@ -154,6 +157,39 @@ def measure_facts(job: Mapping[str, Any]) -> dict[str, Any]:
     return result
 
 
+def measure_overlap(job: Mapping[str, Any]) -> dict[str, Any]:
+    """Run passes until `job["overlap"]` blocks have run at once, or for `OVERLAP_S`.
+
+    Python callables are as long as the calls that their threads make: Python switches to no other thread by itself
+    here, so two of these overlap only if one released the GIL.
+
+    Returns
+    -------
+    dict
+        "most": the most blocks at once; "hold_gil": loops of Python callables of which no call overlapped another one.
+    """
+    bound = build(job)
+    plan = bound.plan
+    sys.setswitchinterval(UNSWITCHED_S)
+    most, free, python = 0, set(), set()
+    with make_executor(job["model"], job["threads"], event_capacity=plan.num_tasks) as executor:
+        executor.prepare(bound)
+        stepper, deadline = Stepper(executor, plan.iteration_stride), time.monotonic() + OVERLAP_S
+        while most < job["overlap"] and time.monotonic() < deadline:
+            bound.python_calls = []
+            executor.workers.clear_events()
+            stepper.run(1)
+            calls = np.array([call[1:] for call in bound.python_calls], [("start_ns", "<i8"), ("stop_ns", "<i8")])
+            names = np.array([name for name, *_ in bound.python_calls], object)
+            python |= {*names}
+            free |= {*names[number_at(calls, calls["start_ns"]) > 1]}
+            events = executor.workers.events()
+            compiled = events[~np.isin([plan.loops[k].name for k in plan.task_loop[events["task"]]], [*python])]
+            blocks = np.concatenate([calls, compiled[["start_ns", "stop_ns"]].astype(calls.dtype)])
+            most = max(most, int(number_at(blocks, blocks["start_ns"]).max()))
+    return {"most": most, "hold_gil": sorted(python - free)}
+
+
 def counter_library() -> Path | None:
     """Return the path of the library that counts allocator calls; None if it was not built (no glibc)."""
     path = Path(__file__).with_name(COUNTER + (sysconfig.get_config_var("SHLIB_SUFFIX") or ".so"))
@@ -191,18 +227,26 @@ def facts_of(
         {
             "model": model,
             "threads": count,
-            "cpus": None,
-            "plan": dict(plan),
-            "seed": 1,
             "passes": PASSES,
             "arrays_file": None if folder is None else str(folder / f"arrays_{k}.npz"),
             **({} if k or predict is None else {"predict": predict}),
         }
         for k, (model, count) in enumerate(jobs)
     ]
+    return _run_all(plan, cases)
+
+
+def overlaps_of(
+    plan: Mapping[str, Any], models: Sequence[ModelSpec], threads: int, at_least: int
+) -> list[dict[str, Any]]:
+    """Return a row of `measure_overlap` for each model."""
+    return _run_all(plan, [{"model": model, "threads": threads, "overlap": at_least} for model in models])
+
+
+def _run_all(plan: Mapping[str, Any], cases: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     # Nothing is timed, so as many processes run at once as there are CPUs.
     with ThreadPoolExecutor(max(1, len(available_cpus()))) as pool:
-        return list(pool.map(_run, cases))
+        return list(pool.map(_run, [{**case, "cpus": None, "plan": dict(plan), "seed": 1} for case in cases]))
 
 
 def _run(job: Mapping[str, Any]) -> dict[str, Any]:
@@ -232,7 +276,7 @@ def failures(
     result = []
     for row in rows:
         if "failure" in row:
-            result.append(f"{_who(row)} did not run ({row['failure']}): {row['message'].splitlines()[0]}")
+            result.append(_did_not_run(row))
     good = [(k, row) for k, row in enumerate(rows) if "failure" not in row]
     if not good:
         return result
@@ -275,6 +319,23 @@ def failures(
     return result
 
 
+def overlap_failures(rows: Sequence[Mapping[str, Any]], at_least: int) -> list[str]:
+    """Return a sentence for each model under which fewer blocks ran at once; rows: result of `overlaps_of`."""
+    result = []
+    for row in rows:
+        if "failure" in row:
+            result.append(_did_not_run(row))
+        elif row["most"] < at_least:
+            line = f"{_who(row)} must run {plural(at_least, 'block')} at once, ran {row['most']} at most"
+            if row["hold_gil"]:
+                line += (
+                    f"; no two calls of {', '.join(row['hold_gil'])} ran at once: Python functions hold the GIL "
+                    f"unless they release it; compile them"
+                )
+            result.append(line)
+    return result
+
+
 def may_allocate(spec: ModelSpec, threads: int) -> bool:
     """Whether a runtime outside of forktask allocates in a step: outside references do, tasks or futures.
 
@@ -285,9 +346,15 @@ def may_allocate(spec: ModelSpec, threads: int) -> bool:
     return spec.model.is_reference or alone
 
 
+def _did_not_run(row: Mapping[str, Any]) -> str:
+    return f"{_who(row)} did not run ({row['failure']}): {row['message'].splitlines()[0]}"
+
+
 def _who(row: Mapping[str, Any]) -> str:
     return f"{row['model']} on {plural(row['threads'], 'thread')}"
 
 
 if __name__ == "__main__":
-    sys.exit(answer_job(measure_facts, usage_failure="usage"))
+    sys.exit(
+        answer_job(lambda job: (measure_overlap if "overlap" in job else measure_facts)(job), usage_failure="usage")
+    )

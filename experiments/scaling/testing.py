@@ -336,6 +336,42 @@ class Claims(Timed):
         """
         self._claim_efficiency(name, (name, SERIAL), at_least, threads)
 
+    @without_internals
+    def assert_overlap(self, *, at_least: int = 2, threads: int | None = None) -> None:
+        """Claim that so many blocks run at once at some moment, under each of the marker's models that has the threads.
+
+        It is read from the event log of a few passes, or of as many as fit into five seconds until that happens; no
+        duration is compared. Blocks in Python hold the GIL, so they overlap only where they release it.
+
+        Parameters
+        ----------
+        at_least : int
+            Blocks at once.
+        threads : int, optional
+            Default: the most that the marker names.
+
+        Raises
+        ------
+        AssertionError
+            Fewer ran at once; the message names Python functions that hold the GIL.
+        UsageError
+            Bad arguments, or no model with so many threads.
+        """
+        test, threads = self._test, self._threads(threads)
+        if not fits(Number)(at_least) or at_least > threads:
+            raise UsageError(f"at_least must be a whole number of blocks, up to {threads} threads, got {at_least!r}")
+        models = [spec for spec in test.models if (spec.model.max_threads or threads) >= threads]
+        if not models:
+            raise UsageError(
+                f"an overlap needs a model that runs on {plural(threads, 'thread')}, got "
+                f"{', '.join(map(str, test.models))}; name one in the marker"
+            )
+        failed = exact.overlap_failures(exact.overlaps_of(self.plan, models, threads, at_least), at_least)
+        subject = f"{self.name}, {plural(at_least, 'block')} at once"
+        test.rows.append({"kind": "tier", "tier": "exact", "subject": subject, "failures": failed})
+        if failed:
+            raise AssertionError(f"{self.name}: " + "\n  ".join(failed))
+
     def _side(self, name: ModelSpec | str, threads: int) -> Side:
         if not isinstance(name, ModelSpec | str):
             raise UsageError(f"a claim names a model, such as 'taskiter', got {name!r:.80}")

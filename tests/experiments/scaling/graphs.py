@@ -1,8 +1,11 @@
 """Small graphs for tests of scaling tests, in a module that other processes can import."""
 
+import time
+
 import numpy as np
 
 from forktask import UserGraph
+from forktask.cython_src.graphs.task_bench import task_bench
 from forktask.cython_src.plan.builder import PlanBuilder
 
 
@@ -50,6 +53,29 @@ def sums_in_any_order(parts: int = 4) -> UserGraph:
     total = graph.array("total", np.zeros(1))
     for _ in range(parts):
         graph.task(_add_part, commutative=total)
+    return graph
+
+
+def compiled(width: int = 4):
+    """Compiled blocks of some 100 us, in two steps of `width` independent ones."""
+    return task_bench("no_comm", width, 2, kernel="compute", work=50_000)
+
+
+def _count(total):
+    for _ in range(20_000):
+        total += 1
+
+
+def _wait(total):
+    time.sleep(0.002)
+
+
+def in_python(waits: bool = False) -> UserGraph:
+    """Independent tasks in Python, which hold the GIL, or release it."""
+    graph = UserGraph("in_python")
+    totals = graph.array("totals", np.zeros(4))
+    for i in range(4):
+        graph.task(_wait if waits else _count, updates=totals[i])
     return graph
 
 

@@ -129,6 +129,23 @@ def test_facts_of_a_graph():
     assert rows[0]["graph"]["loops"] == {"smooth.0": {"blocks": 3, "edges": 3}, "add.0": {"blocks": 3, "edges": 6}}
 
 
+@pytest.mark.parametrize(
+    "function, arguments, said",
+    [
+        (graphs.compiled, {}, None),
+        (graphs.compiled, {"width": 1}, "on 2 threads must run 2 blocks at once, ran 1 at most"),
+        (graphs.in_python, {"waits": True}, None),
+        (graphs.in_python, {}, "ran 1 at most; no two calls of _count.0 ran at once: Python functions hold the GIL"),
+    ],
+)
+def test_blocks_that_run_at_once(function, arguments, said):
+    """Check that independent blocks are seen to run at once, chains and Python that holds the GIL are not."""
+    rows = exact.overlaps_of(subject.describe(function, arguments), parse_models(["forkjoin", "taskiter"]), 2, 2)
+    lines = exact.overlap_failures(rows, 2)
+    assert len(lines) == (0 if said is None else 2), lines
+    assert all(said in line for line in lines)
+
+
 def test_random_results_are_seen():
     """Check that a graph that computes something else each time fails, naming the array."""
     rows = exact.facts_of(subject.describe(graphs.random, {}), parse_models(["forkjoin"]), [1])

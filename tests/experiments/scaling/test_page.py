@@ -31,7 +31,7 @@ def test_the_first_test_of_the_page(pytester, monkeypatch):
     pytester.inline_run(*QUICK, *update[3:])
     assert (pytester.path / "scaling_baseline.json").exists()
     result = pytester.runpytest_inprocess(*QUICK, "-m", "scaling", "--scaling-budget=0")
-    result.assert_outcomes(passed=3)
+    result.assert_outcomes(passed=4)
     coarser = (pytester.path / "test_scaling.py").read_text().replace("grain=16", "grain=48")
     (pytester.path / "test_scaling.py").write_text(coarser)
     result = pytester.runpytest_inprocess(*QUICK, "-m", "scaling", "-k", "means")

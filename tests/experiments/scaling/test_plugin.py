@@ -95,6 +95,25 @@ def test_fail(pytester, machine):
 
 
 @pytest.mark.parametrize(
+    "claim, said",
+    [
+        ("at_least=2", "*: cifar10_cnn(batch=16): forkjoin on 2 threads must run 2 blocks at once, ran 1*"),
+        ("at_least=3", "UsageError: at_least must be a whole number of blocks, up to 2 threads, got 3"),
+        ("threads=4", "*an overlap needs a model that runs on 4 threads, got serial*"),
+    ],
+)
+def test_overlap(pytester, machine, monkeypatch, claim, said):
+    """Check that a claim about blocks at once fails the test, also without a budget for the clock."""
+    rows = [{"model": "forkjoin", "threads": 2, "most": 1, "hold_gil": []}]
+    monkeypatch.setattr(exact, "overlaps_of", lambda *_: rows)
+    text = CLAIM.replace('"forkjoin", "taskiter"', '"serial"') if "=4" in claim else CLAIM
+    text = text.replace('assert_ratio("taskiter/forkjoin", at_most=1.05)', f"assert_overlap({claim})")
+    result = run(pytester, text, "--scaling-budget=0")
+    result.assert_outcomes(failed=1)
+    result.stdout.fnmatch_lines([f"E *{said}"])
+
+
+@pytest.mark.parametrize(
     "option, outcome, said",
     [
         ((), {"passed": 1, "warnings": 1}, "*InconclusiveWarning: *inconclusive: taskiter/forkjoin on 2 is 1.0*"),
@@ -132,7 +151,8 @@ def test_all_claims_are_looked_at(pytester, machine):
 def test_a_regression_in_time_fails(pytester, machine, claim, factor):
     """Check a change that makes steps slower, and leaves results and graphs as they were, on a made-up clock: the
     same test passes before it, fails with it, and passes without it again."""
-    text = CLAIM.replace('ratio("taskiter/forkjoin", at_most=1.05)', claim)
+    text = CLAIM.replace('"forkjoin", "taskiter"', '"serial"') if "=4" in claim else CLAIM
+    text = text.replace('ratio("taskiter/forkjoin", at_most=1.05)', claim)
     run(pytester, text, "--scaling-jsonl=rows").assert_outcomes(passed=1)
     for slower, outcome, verdict in ((factor, {"failed": 1}, "fail"), (1.0, {"passed": 1}, "pass")):
         machine.times_ms["taskiter"] = slower
