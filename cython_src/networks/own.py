@@ -131,9 +131,11 @@ def _failed(name: str, error: BaseException) -> UsageError:
 
 
 def _import(name: str) -> ModuleType:
-    """Import a module, also from the folder where the user is."""
+    """Import a module, also from the folder where the user is; folders of PYTHONPATH come first."""
     folders = ["", *map(str, _above)]
-    sys.path[:0] = folders
+    first = os.environ.get("PYTHONPATH", "").split(os.pathsep)
+    place = max((number for number, folder in enumerate(sys.path, 1) if folder and folder in first), default=0)
+    sys.path[place:place] = folders
     try:
         return import_module(name)
     except ModuleNotFoundError as error:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from argparse import ArgumentParser, Namespace
+from collections.abc import Sequence
 
 from ...cython_src.errors import UsageError
 from ...cython_src.lowering.options import PlanOptions
 from ..sampling.hogs import MOST_HOGS
 from ..subjects.calls import OF_PROGRAMS, call_specs
-from ..subjects.models import DEFAULT_MODELS, SERIAL, describe_models, parse_models
+from ..subjects.models import DEFAULT_MODELS, SERIAL, ModelSpec, describe_models, parse_models
 from ..subjects.peer_models import ProgramOptions
 from ..sweep.configuration import BUDGET_S, Configuration, Grid, Measure, budgeted, check_axes, measure_given
 from . import arguments as shared
@@ -45,6 +46,12 @@ def add_arguments(parser: ArgumentParser) -> None:
         help=f"such as 90s or 3min: measure until every comparison is decided within 1 %%, or this is spent; default: "
         f"{BUDGET_S / 60:g}min, without --repeats",
     )
+    add_calls(parser)
+    add_output(parser)
+
+
+def add_calls(parser: ArgumentParser, reference: bool = True) -> None:
+    """Add `--function`, `--program` and the options of programs; `calls_of` reads them."""
     calls = parser.add_argument_group("functions and programs of your own, in place of networks and models")
     for kind, example in (("function", "solver:step(n=1000)"), ("program", "./a.out 2000")):
         calls.add_argument(
@@ -54,20 +61,27 @@ def add_arguments(parser: ArgumentParser) -> None:
             metavar="[NAME=]CALL",
             help=f"a {kind} such as {example!r}; may be repeated",
         )
-    calls.add_argument(
-        "--reference", default="", metavar="NAME", help="with which others are compared; default: the first"
-    )
+    if reference:
+        calls.add_argument(
+            "--reference", default="", metavar="NAME", help="with which others are compared; default: the first"
+        )
     shared.add_fields(calls, ProgramOptions, only=OF_PROGRAMS, before="of programs: ")
-    add_output(parser)
+
+
+def calls_of(arguments: Namespace) -> Sequence[ModelSpec]:
+    """Return the functions and programs that were asked for. Raises `UsageError` for plans or models beside them."""
+    of_programs = {name: getattr(arguments, name) for name in OF_PROGRAMS if name in arguments}
+    reference = getattr(arguments, "reference", "")
+    calls = call_specs(arguments.function, arguments.program, reference, **of_programs)
+    if calls:
+        refuse_plans(arguments)
+    return calls
 
 
 def configuration_of(arguments: Namespace):
     """Return the `Configuration` that was asked for."""
     chosen = shared.models(arguments, peers=True)
-    of_programs = {name: getattr(arguments, name) for name in OF_PROGRAMS if name in arguments}
-    calls = call_specs(arguments.function, arguments.program, arguments.reference, **of_programs)
-    if calls:
-        refuse_plans(arguments)
+    if calls := calls_of(arguments):
         chosen = arguments.models = calls
     if SERIAL not in chosen and any(spec.is_gpu for spec in parse_models(chosen)):
         chosen = (SERIAL, *chosen)  # the speedup of a GPU is that over the CPU's serial run
@@ -90,8 +104,10 @@ def configuration_of(arguments: Namespace):
 
 def refuse_plans(arguments: Namespace) -> None:
     """Raise `UsageError` for arguments that choose plans or models, beside functions and programs."""
-    defaults = {"network": ("cifar10_cnn",), "models": arguments.default_models, "device": None, "trace": False}
-    chosen = [name for name, default in defaults.items() if getattr(arguments, name) != default]
+    network = "cifar10_cnn"
+    defaults = {"network": (network, (network,)), "models": (arguments.default_models,)}
+    defaults |= {"device": (None,), "trace": (False,)}
+    chosen = [n for n, values in defaults.items() if n in arguments and getattr(arguments, n) not in values]
     chosen += [*shared.given(arguments, PlanOptions), *shared.given(arguments, Measure).keys() & PLANNED]
     if chosen:
         raise UsageError(

@@ -6,9 +6,11 @@ import json
 from argparse import ArgumentParser, Namespace
 
 from ...cython_src.lowering.options import PlanOptions
+from ...cython_src.networks.own import is_own
 from ..scaling.gate import GateSettings, compare_commits, exit_code
-from ..subjects.subject import describe_importable
+from ..subjects.calls import CALLS
 from . import arguments as shared
+from .compare import add_calls, calls_of
 
 DESCRIPTION = (
     "Build two commits of a repository and measure them, interleaved. Exit code 0: no model is slower than allowed; "
@@ -17,23 +19,25 @@ DESCRIPTION = (
 
 
 def add_arguments(parser: ArgumentParser) -> None:
-    parser.add_argument("--against", required=True, metavar="REF", help="commit, branch or tag to compare with")
-    subject = parser.add_mutually_exclusive_group()
-    subject.add_argument("--function", metavar="M:F", help="a function of your own package that makes a graph")
-    shared.add_plan_options(parser, network_group=subject, batch=16)
+    shared.add_plan_options(parser, batch=16)
     shared.add_models(parser, ("forkjoin", "taskiter"))
     parser.add_argument(
         "--threads", type=shared.thread_count, metavar="N", help="default: 2, or 1 where there is one CPU"
     )
-    shared.add_fields(parser, GateSettings, leave_out=("against",))
+    shared.add_fields(parser, GateSettings)
+    add_calls(parser, reference=False)
     shared.add_json(parser, "a row for each model")
 
 
 def call(arguments: Namespace) -> int:
     """Compare two commits."""
-    if arguments.function:
-        plan = describe_importable(arguments.function)
-    else:  # Only the batch and the options that were given: the other commit may not know the others.
+    models = calls_of(arguments) or shared.models(arguments)
+    # Only the batch and the options that were given: the other commit may not know the others.
+    if models[0].model.is_call:
+        plan = {"network": CALLS, "batch": 1}
+    elif is_own(arguments.network):  # each commit imports its own
+        plan = {"network": arguments.network, **shared.given(arguments, PlanOptions)}
+    else:
         options = shared.given_options(arguments)
         PlanOptions(**options)  # raises
         plan = {"network": arguments.network, **options}
@@ -41,9 +45,7 @@ def call(arguments: Namespace) -> int:
     if arguments.threads is not None:
         shared.threads(arguments)  # raises
 
-    rows = compare_commits(
-        plan, shared.models(arguments), arguments.threads, settings, shared.progress_printer(arguments)
-    )
+    rows = compare_commits(plan, models, arguments.threads, settings, shared.progress_printer(arguments))
     if arguments.json:
         print(json.dumps(rows, indent=1, default=str))
     return exit_code(rows, settings.strict)

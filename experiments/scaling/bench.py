@@ -15,7 +15,7 @@ from ..machine.topology import available_cpus, cpu_order
 from ..results.turns import MeasuredGroup
 from ..sampling.child import ANSWERS, TIME_LIMIT_S
 from ..sampling.generation import Contestant, Generation, Machine, contestant_of, measure_generation
-from ..subjects.calls import label
+from ..subjects.calls import TARGET_VARIABLE, label
 from ..subjects.models import ModelSpec
 from ..tables.numbers import plural
 
@@ -101,7 +101,7 @@ def _contestant(name: str, side: Side, effort: Effort) -> Contestant:
         warmup_s=effort.warmup_s,
         limit_s=effort.limit_s,
         rtol=side.rtol,
-        variables={"PYTHONPATH": side.installation} if side.installation else {},
+        variables=dict.fromkeys(("PYTHONPATH", TARGET_VARIABLE), side.installation) if side.installation else {},
     )
 
 

@@ -21,17 +21,21 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from ...cython_src.errors import UsageError
+from ...cython_src.networks.own import is_own, split_call
 from ...cython_src.records import Record, about
 from ...cython_src.typed_text import MOST_SECONDS
 from ..analysis.estimates import Estimate
 from ..machine.topology import available_cpus, cpu_order
 from ..results.turns import MeasuredGroup
 from ..subjects import subject
+from ..subjects.calls import TARGET, label
 from ..subjects.models import ModelSpec, parse_models
+from ..subjects.peer_models import FUNCTION, PROGRAM
 from ..tables.numbers import plural
 from ..tables.progress import say
 from . import clock, summary
 from .bench import Bench, Effort, Side, check_turns
+from .null import describe_null, run_null
 
 SAFE = "safe.directory"  # in git's remedy for a clone of another owner
 BUILD_LIMIT_S = 1800.0
@@ -44,6 +48,10 @@ class GateSettings(Record, frozen=True):
     """Settings of the gate: the commits, the limit and the budget."""
 
     against: Annotated[str, about("commit, branch or tag to compare with")] = ""
+    null: Annotated[
+        int,
+        about("build --commit alone and compare it with itself so many times: how often identical code fails", least=0),
+    ] = 0
     commit: Annotated[str, about("what is judged")] = "HEAD"
     repository: Annotated[str, about("folder; . is where you are")] = "."
     at_most: Annotated[float, about("allowed ratio of step times, this commit over the other", above=0, below=1e6)] = (
@@ -74,8 +82,7 @@ def compare_commits(
     Parameters
     ----------
     plan : mapping
-        Result of `subject.describe_importable`, or the network and only those options that were asked for: another
-        commit may not know the others.
+        The network and only those options that were asked for: another commit may not know the others.
     threads : int or None
         None: two, or one on a machine with one CPU.
     report : callable
@@ -92,8 +99,7 @@ def compare_commits(
         No such commit, a build that fails, or commits that cannot be compared.
     """
     specs = parse_models(models)
-    build_command(settings.build, Path("source"), Path("target"))  # this and the next raise before anything is built
-    summary.check_outputs(settings.jsonl, settings.summary)
+    packages = check_request(plan, specs, settings)
     threads = threads or min(2, len(available_cpus()))
     cpu_order(threads)  # raises where there are fewer CPUs
     try:
@@ -101,44 +107,76 @@ def compare_commits(
     except UsageError as error:
         remedy = "" if SAFE in str(error) else "; go to a clone, or name one with --repository"
         raise UsageError(f"{error}{remedy}") from None
-    commits = [commit_of(repository, name) for name in (settings.commit, settings.against)]
+    names = [name for name in (settings.commit, settings.against) if name]
+    commits = [commit_of(repository, name) for name in names]
     if _git(repository, "status", "--porcelain", "--untracked-files=no"):
         say("changes that are not committed take no part")
     rows: list[dict[str, Any]] = []
     with tempfile.TemporaryDirectory(prefix="forktask-gate-") as folder:
         installations = []
-        for name, commit in zip((settings.commit, settings.against), commits, strict=True):
+        for name, commit in zip(names, commits, strict=True):
             say(f"building {name} ({commit[:12]})")
             installations.append(build(repository, commit, Path(folder), settings.build))
             check_turns(str(installations[-1]))
+            if absent := [package for package in packages if not any(installations[-1].glob(f"{package}*"))]:
+                raise UsageError(f"{name} must install package {absent[0]}, it does not; name its own, or see --build")
         for spec in specs:
             count = min(threads, spec.model.max_threads or threads)
-            sides = tuple(Side(spec, count, plan, installation=str(i)) for i in installations)
-            bench = GateBench()
-            claim = f"{spec} on {count}: {settings.commit}/{settings.against}"
+            sides = [Side(spec, count, plan, installation=str(i)) for i in installations]
+            claim = f"{label(spec)} on {count}: {'/'.join(names)}"
+            subjects = label(spec) if spec.model.is_call else subject.name_of(plan)
             try:
-                done = clock.run_clock_test(
-                    claim,
-                    sides,
-                    settings.at_most,
-                    budget_s=settings.budget_s,
-                    bench=bench,
-                    on_generation=progress(claim, settings.budget_s),
-                )
+                row = {**_judge(claim, sides, settings), "subject": subjects, "commits": commits}
             except clock.SampleError as error:
-                raise UsageError(f"both commits must run {subject.name_of(plan)}, got: {error}") from None
-            rows.append(
-                {
-                    **done.as_row(),
-                    "subject": subject.name_of(plan),
-                    "said": f"at most {settings.at_most:g}",
-                    "same_results": bench.same_results(),
-                    "commits": commits,
-                }
-            )
-            report(describe(rows[-1]))
-    summary.write(rows, settings.jsonl, settings.summary, f"Gate: {settings.commit} against {settings.against}")
+                raise UsageError(f"both commits must run {subjects}, got: {error}") from None
+            rows.append(row)
+            report(describe(row))
+    summary.write(
+        rows, settings.jsonl, settings.summary, f"Gate: {settings.commit} against {settings.against or 'itself'}"
+    )
     return rows
+
+
+def _judge(claim: str, sides: Sequence[Side], settings: GateSettings) -> dict[str, Any]:
+    """Return the row of a claim about two commits, or of so many about one."""
+    bench, limits = GateBench(), {"limit": settings.at_most, "budget_s": settings.budget_s}
+    if settings.null:
+        return run_null(claim, sides[0], number=settings.null, bench=bench, **limits)
+    tell = progress(claim, settings.budget_s)
+    row = clock.run_clock_test(claim, (sides[0], sides[1]), bench=bench, on_generation=tell, **limits).as_row()
+    return {**row, "said": f"at most {settings.at_most:g}", "same_results": bench.same_results()}
+
+
+def check_request(plan: Mapping[str, Any], specs: Sequence[ModelSpec], settings: GateSettings) -> set[str]:
+    """Return the packages that each commit must install. Raises `UsageError` for a request that no two commits can
+    fulfil, before anything is built."""
+    build_command(settings.build, Path("source"), Path("target"))
+    summary.check_outputs(settings.jsonl, settings.summary)
+    if bool(settings.null) == bool(settings.against):
+        raise UsageError(
+            f"the gate takes either --against, another commit, or --null, claims of identical code, got "
+            f"{'both' if settings.null else 'neither'}; name one"
+        )
+    packages = set()
+    for spec in specs:
+        if spec.model is PROGRAM and TARGET not in spec.options.command:
+            raise UsageError(
+                f"a program of two commits must be named below {TARGET}, where --build installs each, got "
+                f"{spec.options.command!r}; write it as in '{TARGET}/bin/solver 1000'"
+            )
+        name = spec.options.call if spec.model is FUNCTION else plan["network"]
+        if is_own(name) and spec.model is not PROGRAM:
+            packages.add(check_importable(name))
+    return packages
+
+
+def check_importable(name: str) -> str:
+    """Return the package of a function that each commit has, or raise `UsageError` for another name, such as a
+    file's."""
+    module = split_call(name)[0].rpartition(":")[0]
+    if module.endswith(".py") or not all(part.isidentifier() for part in module.split(".")):
+        raise UsageError(f"a function of two commits is named as package.module:function, got {name!r}; write it so")
+    return module.partition(".")[0]
 
 
 class GateBench(Bench):
@@ -177,13 +215,16 @@ def progress(claim: str, budget_s: float) -> Callable[[Estimate], None]:
 
 def exit_code(rows: Sequence[Mapping[str, Any]], strict: bool) -> int:
     """Return 0 if no model is slower, 1 if one is; with `strict` 3 if the budget did not suffice for one."""
-    if any(row["verdict"] == clock.FAIL for row in rows):
+    verdicts = {row.get("verdict") for row in rows}
+    if clock.FAIL in verdicts:
         return 1
-    return INCONCLUSIVE_EXIT if strict and any(row["verdict"] == clock.INCONCLUSIVE for row in rows) else 0
+    return INCONCLUSIVE_EXIT if strict and clock.INCONCLUSIVE in verdicts else 0
 
 
 def describe(row: Mapping[str, Any]) -> str:
     """Describe the result for a model in one line."""
+    if row["kind"] == "null":
+        return f"{row['claim']}, at most {row['limit']:g}: {describe_null([row])}"
     text = "; ".join(filter(None, (summary.describe_claim(row), row["reason"])))
     return text if row["same_results"] is not False else f"{text}; the commits leave different results"
 

@@ -31,6 +31,14 @@ def pytest_addoption(parser):
         help="how a test ends whose claim about times found no end within the budget: as a failure, with a warning, or "
         "skipped (default: warn)",
     )
+    group.addoption(
+        "--scaling-null",
+        type=int,
+        default=0,
+        metavar="N",
+        help="test no claim about a ratio, but in place of each N claims of identical code: how often this machine "
+        "fails it now",
+    )
     group.addoption("--scaling-update-baseline", action="store_true", help="write the model tier's baselines")
     group.addoption("--scaling-summary", metavar="FILE", help="append a Markdown summary; also to $GITHUB_STEP_SUMMARY")
     group.addoption("--scaling-jsonl", metavar="FILE", help="write all results, one JSON object per line")
@@ -72,6 +80,10 @@ def pytest_configure(config):
     """Make the marker known."""
     config.addinivalue_line("markers", MARKER)
     _budget_s(config)
+    if (null := config.getoption("scaling_null")) < 0:
+        raise pytest.UsageError(
+            f"--scaling-null must be a number of claims, 0 or more, got {null}; give one, such as 20"
+        )
     if not _is_xdist(config):
         outputs = [config.getoption(f"scaling_{name}") for name in ("jsonl", "summary")]
         if any(outputs):  # else known only after everything has been measured
@@ -114,6 +126,7 @@ def scaling(request):
         test="::".join([request.path.name, *names, _name(request.node)]),
         budget_s=_budget_s(config),
         xdist=_is_xdist(config),
+        null=config.getoption("scaling_null"),
     )
     request.node.stash[_test] = test
     return test

@@ -11,6 +11,7 @@ from ..machine.environment import collect
 from ..results.files import LINES, check_appendable, check_writable, write_atomically
 from ..tables import Column, markdown_cell, markdown_table
 from ..tables.numbers import plural
+from .null import describe_null
 
 TITLE = "Scaling tests"
 OUTCOMES = {"pass": "within", "fail": "**beyond**", "inconclusive": "inconclusive"}
@@ -87,7 +88,11 @@ def terminal_lines(rows: Sequence[Mapping[str, Any]]) -> list[str]:
         elif row["kind"] == "clock":
             lines.append("; ".join(filter(None, (f"clock {row['subject']}: {describe_claim(row)}", row["reason"]))))
         elif row["kind"] == "untimed":
-            lines.append(f"clock {row['subject']}: {row['claim']} was not timed, the budget is 0")
+            lines.append(f"clock {row['subject']}: {row['claim']} was not timed, {row['reason']}")
+        elif row["kind"] == "null":
+            lines.append(f"null  {row['subject']}: {row['claim']}, at most {row['limit']:g}: {describe_null([row])}")
+    if nulls := [row for row in rows if row["kind"] == "null"]:
+        lines.append(f"in all {describe_null(nulls)}")
     verdicts = [row["verdict"] for row in rows if row["kind"] == "clock"]
     if verdicts:
         counts = (f"{verdicts.count(name)} {text}" for name, text in ENDS.items() if name in verdicts)
@@ -108,6 +113,8 @@ def markdown(rows: Sequence[Mapping[str, Any]], title: str = TITLE) -> str:
     claims = [row for row in rows if row["kind"] == "clock"]
     if claims:
         lines += [*markdown_table(CLAIMS, claims), ""]
+    if nulls := [row for row in rows if row["kind"] == "null"]:
+        lines += [f"In all {describe_null(nulls)}.", ""]
     for row in claims:
         if row.get("same_results") is False:
             lines += [f"{row['claim']}: the commits leave different results.", ""]

@@ -21,7 +21,8 @@ from ..subjects.calls import CALLS, call_specs, check_call, label, spec_of
 from ..subjects.models import SERIAL, ModelSpec, parse_models, runnable
 from ..tables.numbers import plural
 from . import clock, exact, model
-from .bench import Side
+from .bench import Bench, Side
+from .null import run_null
 
 MARKED = {
     "models": Sequence[str],
@@ -63,6 +64,8 @@ class ScalingTest:
         Budget of each claim about times.
     xdist : bool
         Whether tests run side by side, so that times mean nothing.
+    null : int
+        Above 0: no claim about a ratio is tested, but so many of identical code in place of each.
 
     Attributes
     ----------
@@ -81,6 +84,7 @@ class ScalingTest:
     test: str
     budget_s: float
     xdist: bool = False
+    null: int = 0
     compare_results: bool = True
     rows: list[dict[str, Any]] = field(default_factory=list)
     inconclusive: list[str] = field(default_factory=list)
@@ -195,8 +199,10 @@ class Timed:
 
     def _claim(self, claim: str, sides: tuple[Side, Side], limit: float, text: str, efficiency: bool) -> None:
         test = self._test
-        if test.budget_s == 0:
-            test.rows.append({"kind": "untimed", "subject": self.name, "claim": claim, "said": text})
+        row = {"subject": self.name, "claim": claim, "said": text}
+        if test.budget_s == 0 or (test.null and efficiency):
+            reason = "an efficiency compares no identical code" if test.budget_s else "the budget is 0"
+            test.rows.append({**row, "kind": "untimed", "reason": reason})
             return
         if test.xdist:
             raise UsageError(
@@ -207,13 +213,17 @@ class Timed:
         try:
             if needed > available:
                 result.reason = f"it needs {needed} CPUs to be timed, this process may use {available}"
+            elif test.null:
+                done = run_null(claim, sides[0], limit, test.null, budget_s=test.budget_s, bench=Bench())
+                test.rows.append({**row, **done})
+                return
             else:
                 result = clock.run_clock_test(claim, sides, limit, budget_s=test.budget_s, per_capacity=efficiency)
         except clock.SampleError as error:
             result.verdict, result.reason, refused = clock.FAIL, str(error), AssertionError
         except UsageError as error:
             result.reason, refused = str(error), UsageError
-        row = {**result.as_row(efficiency), "subject": self.name, "said": text}
+        row |= result.as_row(efficiency)
         test.rows.append(row)
         if refused:
             raise refused(f"{self.name}: {result.reason}")

@@ -35,6 +35,10 @@ from .peer_models import FUNCTION, PROGRAM, ProgramOptions
 CALLS = f"{__name__}:calls"  # network of a comparison of calls
 DIGEST, VALUES = "call_digest", "call_values"  # arrays of the plan: of all that a call returned, of some numbers in it
 OF_PROGRAMS = ("threads_variable", "time_pattern")  # options of all programs of a comparison
+TARGET, TARGET_VARIABLE = (
+    "{target}",
+    "FORKTASK_TARGET",
+)  # where the gate installed a commit: in commands, and of processes
 MOST_VALUES = 64
 COMPARABLE = "biufcSUMm"  # kinds of NumPy's types
 NOT_PLANNED = "A function or program runs no plan: there are no blocks, profiles, bounds and simulations of it."
@@ -236,7 +240,8 @@ def _parts(result: Any) -> Iterator[Any]:
 def program_words(options: ProgramOptions, threads: int) -> list[str]:
     """Return a program and its arguments. Raises `UsageError`: quotes that do not match, or no such program."""
     try:
-        words = [word.replace("{threads}", str(threads)) for word in shlex.split(options.command)]
+        target = os.environ.get(TARGET_VARIABLE, TARGET)
+        words = [w.replace("{threads}", str(threads)).replace(TARGET, target) for w in shlex.split(options.command)]
     except ValueError as error:
         raise UsageError(
             f"a program must be named as in a shell, got {options.command!r} ({error}); mend its quotes"

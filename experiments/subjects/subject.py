@@ -24,7 +24,7 @@ from ...cython_src.binding.bind import BoundPlan, bind
 from ...cython_src.errors import UsageError
 from ...cython_src.graphs.user_graph import TaskRecorder
 from ...cython_src.kernels.loss.loss import IGNORED
-from ...cython_src.lowering.lower import initialise, lower
+from ...cython_src.lowering.lower import default_batch, initialise, lower
 from ...cython_src.networks.own import is_own, make_own
 from ...cython_src.plan.model import Plan
 from ...cython_src.records import LARGEST
@@ -101,15 +101,6 @@ def describe(subject: str | Callable, arguments: Mapping[str, Any]) -> dict[str,
     }
 
 
-def describe_importable(text: str) -> dict[str, Any]:
-    """Return the `plan` entry of `package.module:function`, which the installation that measures it imports. Raises
-    `UsageError`: not of this form."""
-    module, colon, function = text.partition(":")
-    if not (colon and function.isidentifier() and all(part.isidentifier() for part in module.split("."))):
-        raise UsageError(f"a function is named as package.module:function, got {text!r}")
-    return {"function": function, "module": module, "file": "", "path": [], "arguments": {}}
-
-
 def name_of(plan: Mapping[str, Any]) -> str:
     """Return the name of a subject in messages, baselines and reports, such as `cifar10_cnn(batch=16)`."""
     arguments = plan.get("arguments", {k: v for k, v in plan.items() if k != "network"})
@@ -138,11 +129,6 @@ def _bind_made(made: Any, name: str) -> BoundPlan:
 
 def _load(plan: Mapping[str, Any]) -> Callable:
     """Import the function from its module or, if that cannot be imported here, from its file, as pytest does."""
-    if not plan["file"]:
-        try:
-            return getattr(import_module(plan["module"]), plan["function"])
-        except (ImportError, AttributeError) as error:
-            raise UsageError(f"{plan['module']}:{plan['function']} must be importable, got: {error}") from None
     sys.path[:] = plan["path"]
     try:
         result = find_spec(plan["module"])
@@ -188,6 +174,8 @@ def build(job: Mapping[str, Any], model: ModelSpec = SERIAL):
         return make_bound(job["plan"])
     requested = (job["plan"].get(name, "auto") for name in ("conv", "granularity"))
     options = {**job["plan"], **options_for(model, *requested)}
+    if "batch" not in options:  # the gate's, which imports nothing of the commits
+        options["batch"] = default_batch(options["network"])
     # The checks come first: Linux grants more memory than there is, and later kills some process.
     limit = job.get("memory_limit")
     check_least(options, *memory_bounds(limit))

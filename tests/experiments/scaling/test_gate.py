@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -12,10 +13,11 @@ from experiments.scaling.fakes import FakeMachine
 from forktask.cython_src.errors import UsageError
 from forktask.experiments.commands.main import main
 from forktask.experiments.scaling import bench, clock, gate
-from forktask.experiments.subjects import subject
+from forktask.experiments.scaling.null import binomial_interval
 from forktask.experiments.subjects.models import SERIAL
 
 BENCH = bench.Bench()
+AUTHOR = {f"GIT_{who}_{what}": "t@example.org" for who in ("AUTHOR", "COMMITTER") for what in ("NAME", "EMAIL")}
 MODULE = """
 import numpy as np
 from forktask import UserGraph
@@ -55,7 +57,7 @@ def repository(tmp_path, monkeypatch):
     return folder
 
 
-COMMAND = ["gate", "--against", "first", "--function", "own:graph", "--models", "taskiter", "--threads", "1"]
+COMMAND = ["gate", "--against", "first", "--network", "own:graph", "--models", "taskiter", "--threads", "1"]
 COMMAND += ["--build", "cp -r {source}/own {target}/own"]
 
 
@@ -109,7 +111,10 @@ def test_strict_means_that_the_budget_must_suffice(repository, machine):
         (["--repository", "/"], "; go to a clone, or name one with --repository"),
         (["--build", "false"], "must build, false ended with 1"),
         (["--build", "true"], "true must install commit"),
-        (["--function", "own"], "package.module:function"),
+        (["--network", "own.py:graph"], "of two commits is named as package.module:function, got 'own.py:graph'"),
+        (["--network", "other:graph"], "HEAD must install package other, it does not"),
+        (["--null", "3"], "either --against, another commit, or --null, claims of identical code, got both"),
+        (["--function", "own:graph"], "functions and programs run no plan and no execution model, got --network too"),
         (["--at-most", "0"], "must be a positive number"),
     ],
 )
@@ -135,13 +140,65 @@ def test_a_real_sample_comes_from_the_installation(tmp_path):
     (tmp_path / "own").mkdir()
     (tmp_path / "own" / "__init__.py").write_text(MODULE.replace("VALUE", "3"))
     made, absent = (
-        bench.Side(SERIAL, 1, subject.describe_importable(f"own:{name}"), installation=str(tmp_path))
-        for name in ("graph", "none")
+        bench.Side(SERIAL, 1, {"network": f"own:{name}"}, installation=str(tmp_path)) for name in ("graph", "none")
     )
     (group,) = BENCH.measure({"A": (made, bench.TRIAL), "B": (absent, bench.TRIAL)})
     rows = group.answers
     assert clock.step_time_s(rows["A"]) > 0
-    assert "must be importable" in rows["B"]["message"]
+    assert "own must have a function 'none', found none" in rows["B"]["message"]
+
+
+CALLS = """
+import sys
+def work(n=1):
+    return sum(range(n * VALUE))
+if __name__ == "__main__":
+    print("time:", VALUE * float(sys.argv[1]))
+"""
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        ["--function", "own:work(n=20000)"],
+        ["--program", f"{sys.executable} {{target}}/own/__init__.py 1e-3", "--time-pattern", r"time: (\S+)"],
+    ],
+)
+def test_calls_of_two_commits(repository, call, capsys, monkeypatch):
+    """Check with real processes, whose budget is for the first generations, that each commit's own function or program
+    is measured, although the repository has one too."""
+    for value, commit in (("10", "HEAD~1"), ("1", "HEAD")):
+        (repository / "own" / "__init__.py").write_text(CALLS.replace("VALUE", value))
+        subprocess.run(["git", "commit", "-qam", commit], check=True, env={**os.environ, **AUTHOR})
+    monkeypatch.setattr(clock, "MIN_GENERATIONS", 2)
+    command = ["gate", "--against", "HEAD~1", "--threads", "1", *COMMAND[-2:], "--budget", "15"]
+    assert main([*command, *call]) == 0
+    out = capsys.readouterr().out
+    assert re.search(r"1: HEAD/HEAD~1 is 0\.[0-2]", out)
+    if call[0] == "--function":
+        assert "the commits leave different results" in out
+    else:
+        assert main([*command, *call[:1], "own/a.out"]) == 2
+        assert "must be named below {target}, where --build installs each, got 'own/a.out'" in capsys.readouterr().err
+
+
+def test_how_often_identical_code_fails(repository, machine, capsys):
+    """Check that one commit is built once and compared with itself, and that the rate has its exact interval."""
+    command = ["gate", "--null", "20", *COMMAND[3:]]
+    machine.times["2"] = 5.0
+    assert main(command) == 0
+    said = capsys.readouterr()
+    assert "identical code failed in 0 of 20 claims, so a rate of 0 to 17 % (95 % interval)" in said.out
+    assert {side.installation for side in machine.samples} == {machine.samples[0].installation}
+    assert main(["gate", *COMMAND[3:]]) == 2 and "got neither" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "count, number, low, high", [(0, 20, 0, 0.1684), (1, 20, 0.00127, 0.2487), (20, 20, 0.8316, 1), (0, 1, 0, 0.975)]
+)
+def test_binomial_interval(count, number, low, high):
+    """Check some published values of Clopper and Pearson's interval."""
+    assert binomial_interval(count, number) == pytest.approx((low, high), abs=1e-4)
 
 
 def test_an_installation_that_is_hidden_is_refused(tmp_path):

@@ -130,6 +130,26 @@ def test_inconclusive(pytester, machine, option, outcome, said):
     result.stdout.fnmatch_lines(["claims about times: 1 inconclusive"])
 
 
+def test_how_often_identical_code_fails(pytester, machine):
+    """Check that in place of a claim so many of identical code are tested, and that efficiencies have none."""
+    machine.times_ms["taskiter"] = 5.0
+    text = (
+        CLAIM
+        + """
+        scaling("cifar10_cnn", batch=16).assert_efficiency("forkjoin", at_least=0.9)
+    """
+    )
+    result = run(pytester, text, "--scaling-null=4")
+    result.assert_outcomes(passed=1)
+    result.stdout.fnmatch_lines(
+        [
+            "null *: taskiter/forkjoin on 2, at most 1.05: identical code failed in 0 of 4 claims*",
+            "clock *efficiency of forkjoin on 2 was not timed, an efficiency compares no identical code",
+            "in all identical code failed in 0 of 4 claims, so a rate of 0 to 60 % (95 % interval); 0 ended*",
+        ]
+    )
+
+
 def test_all_claims_are_looked_at(pytester, machine):
     """Check that a claim without an end does not hide a later one that fails."""
     machine.times_ms["taskiter"] = 1.05
