@@ -17,6 +17,8 @@ _EXPORTS = {
     "csv": "raw samples, one row each, to DIR/exports, like the other exports",
     "parquet": "the same as Parquet; needs pyarrow, extra `parquet`",
     "extra-p": "step times over threads and swept numbers, as Extra-P's JSON",
+    "bmf": "step times with their intervals for Bencher, as Bencher Metric Format",
+    "github-action-benchmark": "the same for github-action-benchmark, tool `customSmallerIsBetter`",
     "latex": "the table of models and threads of every plan, for booktabs",
 }
 

@@ -1,8 +1,9 @@
-"""Results in the formats of other tools: CSV, Parquet, Extra-P's JSON, LaTeX."""
+"""Results in the formats of other tools: CSV, Parquet, Extra-P's JSON, LaTeX, dashboards of continuous benchmarks."""
 
 from __future__ import annotations
 
 import json
+import math
 import os
 import re
 from collections.abc import Mapping, Sequence
@@ -13,11 +14,13 @@ import pandas as pd
 
 from ...cython_src.errors import UsageError
 from ..analysis.load import load
+from ..analysis.names import model_label
 from ..analysis.speeds import is_usable
 from ..analysis.sweep import Sweep, chosen
 from ..results.files import write_atomically, write_table
 from ..tables import Table
 from ..tables.columns import USABLE
+from ..tables.numbers import interval, plural
 from . import columns
 from .sections import speed_rows
 from .words import plan_title
@@ -86,7 +89,43 @@ def latex_tables(sweep: Sweep) -> str:
     return "\n".join(tables)
 
 
-def _write_json(value: Mapping[str, Any], path: Path) -> None:
+def _benchmarks(sweep: Sweep) -> dict[str, dict[str, Any]]:
+    """Return the row of `speed_table` of each usable point by the name of its benchmark, which stays where a later
+    commit cuts a plan into other blocks."""
+    result = {}
+    for plan_id in sweep.plan_ids():
+        cut = [f"granularity {sweep.records[plan_id]['granularity']}"] if "granularity" in sweep.axes else []
+        for row in speed_rows(sweep, plan_id):
+            name = [model_label(row["model"]), plural(row["threads"], "thread"), sweep.problem_name(plan_id), *cut]
+            if row["usable"] and math.isfinite(row["time_s"]):
+                result[", ".join(name)] = row
+    return result
+
+
+def bencher(sweep: Sweep) -> dict[str, Any]:
+    """Return step times as Bencher Metric Format, in nanoseconds, with the ends of their intervals."""
+    ends = {"value": "time_s", "lower_value": "low_s", "upper_value": "high_s"}
+    return {
+        name: {"latency": {end: 1e9 * row[key] for end, key in ends.items() if math.isfinite(row[key])}}
+        for name, row in _benchmarks(sweep).items()
+    }
+
+
+def github_action_benchmark(sweep: Sweep) -> list[dict[str, Any]]:
+    """Return step times as `customSmallerIsBetter` of github-action-benchmark."""
+    return [
+        {
+            "name": name,
+            "unit": "ms",
+            "value": 1e3 * row["time_s"],
+            "range": interval(1e3 * row["low_s"], 1e3 * row["high_s"], 3),
+            "extra": f"{plural(row['generations'], 'generation')}, {plural(row['sessions'], 'session')}",
+        }
+        for name, row in _benchmarks(sweep).items()
+    ]
+
+
+def _write_json(value: Mapping[str, Any] | Sequence[Any], path: Path) -> None:
     write_atomically(path, json.dumps(value, indent=1, allow_nan=False, default=str) + "\n")
 
 
@@ -94,6 +133,11 @@ EXPORTS = {
     "csv": ("samples.csv", lambda sweep, path: write_table(path, sample_frame(sweep))),
     "parquet": ("samples.parquet", write_parquet),
     "extra-p": ("extra-p.json", lambda sweep, path: _write_json(extra_p(sweep), path)),
+    "bmf": ("bmf.json", lambda sweep, path: _write_json(bencher(sweep), path)),
+    "github-action-benchmark": (
+        "github-action-benchmark.json",
+        lambda sweep, path: _write_json(github_action_benchmark(sweep), path),
+    ),
     "latex": ("tables.tex", lambda sweep, path: write_atomically(path, latex_tables(sweep))),
 }
 

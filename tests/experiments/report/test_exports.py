@@ -56,6 +56,18 @@ def test_extra_p_has_a_point_for_each_number_of_threads_and_batch(folder):
     assert all(len(entry["values"]) == 14 for entry in entries)
 
 
+def test_dashboards_get_times_and_intervals(folder):
+    """Check names, units and the order of ends of what Bencher and github-action-benchmark read."""
+    bmf, action = (json.loads(path.read_text()) for path in export_folder(folder, ["bmf", "github-action-benchmark"]))
+    assert [row["name"] for row in action] == list(bmf) and len(bmf) == len({*bmf}) > 4
+    (name,) = (name for name in bmf if name.startswith("taskiter, 2 threads") and "batch 16" in name)
+    latency = bmf[name]["latency"]
+    assert latency["lower_value"] < latency["value"] < latency["upper_value"]
+    (row,) = (row for row in action if row["name"] == name)
+    assert row["unit"] == "ms" and row["value"] == pytest.approx(latency["value"] / 1e6)
+    assert re.fullmatch(r"\[[\d.]+, [\d.]+\]", row["range"])
+
+
 def test_exports_have_the_models_that_were_asked_for(folder, capsys):
     """Check the rows and call paths of one model and the serial run, its name in LaTeX, and intervals there of times
     and ratios."""
