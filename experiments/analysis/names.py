@@ -108,7 +108,8 @@ def record_of(plan: PlanRow) -> dict[str, Any]:
     Arguments of a function that makes the network are fields of their own; one with an option's name has a longer name.
     A graph that is no network has no phase. Raises `UsageError`: a value that `PlanOptions` refuses.
     """
-    network, arguments = ("calls", {}) if plan.network == CALLS else split_call(plan.network)
+    network, arguments = split_call(plan.network)
+    network = "calls" if network == CALLS else network
     record = {NETWORK: network, **options.plan_options(plan.options).as_dict(), INTERFERENCE: plan.interference}
     if is_graph(plan):
         record["phase"] = ""

@@ -17,7 +17,7 @@ class FunctionExecutor(BaseExecutor):
     about = FUNCTION
 
     def _prepare(self, bound, *recorded) -> None:
-        self._call: Callable[[], Any] | None = prepared_call(self.options.call, self.num_threads)
+        self._call: Callable[[], Any] | None = prepared_call(self.options.call, self.num_threads, bound.plan)
 
     def _run(self, bound, first_replay: int, num_replays: int) -> None:
         call = self._call

@@ -31,7 +31,7 @@ from ..machine.proc import read_text
 from ..machine.topology import available_cpus
 from ..results.files import keep_cached, read_cached
 from ..sampling.child import measure_in_process, sample_environment
-from ..subjects.calls import CALLS
+from ..subjects.calls import is_calls
 from ..subjects.models import ModelSpec, process_environment
 from ..tables.progress import say
 
@@ -103,7 +103,7 @@ def _is_unread(network: Any) -> bool:
 def _is_shipped(network: str | Network) -> bool:
     if isinstance(network, Network):
         return network.name in network_names() and get_network(network.name) == network
-    return network == CALLS or not is_own(network)
+    return is_calls(network) or not is_own(network)
 
 
 def _check(plan: Mapping[str, Any], contestants: Contestants, wanted: bool, limit_s: float, reported: set[str]) -> str:

@@ -14,6 +14,7 @@ from jinja2 import Environment, FileSystemLoader
 from markupsafe import Markup, escape
 
 from ...cython_src.reading import decoding, read_regular
+from ..subjects.calls import label
 from ..subjects.models import ModelSpec
 from ..tables import text_table
 from .sections import Report, Section
@@ -35,7 +36,8 @@ def render_answers(report: Report) -> str:
     if len(rows) > MOST_ANSWERS:
         lines.append(f"({len(rows) - MOST_ANSWERS} more on the page)")
     tables = [table for section in report.sections for table in section.tables if table.name == "failures"]
-    failures = [f"Not measured: {row['model']} on {row['threads']}: {row['message']}" for t in tables for row in t.rows]
+    failed = [row for table in tables for row in table.rows]
+    failures = [f"Not measured: {label(row['model'])} on {row['threads']}: {row['message']}" for row in failed]
     lines += ["", *failures[:MOST_WARNINGS], *report.notes, *report.warnings[:MOST_WARNINGS]]
     if (more := sum(max(0, len(text) - MOST_WARNINGS) for text in (failures, report.warnings))) > 0:
         lines.append(f"({more} more on the page)")

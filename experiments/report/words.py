@@ -18,7 +18,7 @@ from ..analysis.speeds import best_serial
 from ..analysis.sweep import Sweep, kept
 from ..results.rows import PlanRow
 from ..results.turns import SESSION_PAUSE_S
-from ..subjects.calls import CALLS, label
+from ..subjects.calls import is_calls, label
 from ..subjects.models import MODELS
 from ..tables.numbers import format_time, plural
 
@@ -72,7 +72,7 @@ MOST_BY_ORDER = 1.25  # fork-join's bound over that of tasks, beyond which a gra
 
 def blocks_text(*plans: PlanRow) -> str:
     """Describe the granularity of plans, which is that of the first, and their numbers of tasks and loops."""
-    if plans[0].network == CALLS:
+    if is_calls(plans[0].network):
         return ""
     granularity = "" if is_graph(plans[0]) else plans[0].granularity
     match = re.fullmatch(r"images=(\d+)", granularity)

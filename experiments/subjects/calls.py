@@ -18,8 +18,10 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import cache, partial
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -27,12 +29,14 @@ import numpy as np
 from ...cython_src.arguments import checked_call
 from ...cython_src.errors import UsageError, check_choice
 from ...cython_src.graphs.user_graph import TaskRecorder
-from ...cython_src.networks.own import name_call, own_function
+from ...cython_src.networks.own import name_call, own_function, split_call
+from ...cython_src.plan.model import Plan
 from ...cython_src.typed_text import parse_real
 from .models import ModelSpec
 from .peer_models import FUNCTION, PROGRAM, ProgramOptions
 
 CALLS = f"{__name__}:calls"  # network of a comparison of calls
+ARGUMENTS = "arguments"  # attribute of the plan
 DIGEST, VALUES = "call_digest", "call_values"  # arrays of the plan: of all that a call returned, of some numbers in it
 OF_PROGRAMS = ("threads_variable", "time_pattern")  # options of all programs of a comparison
 TARGET, TARGET_VARIABLE = (
@@ -45,18 +49,29 @@ NOT_PLANNED = "A function or program runs no plan: there are no blocks, profiles
 SHOWN = 300  # characters of what a failed program printed
 
 
-def calls() -> TaskRecorder:
-    """Return the graph behind functions and programs: a task for the call, which executors make in its place, and
-    arrays for what it returned."""
+def calls(**arguments: Any) -> Plan:
+    """Return the plan behind functions and programs: a task for the call, which executors make in its place, and arrays
+    for what it returned; `arguments`: of all functions, which a sweep has as axes."""
     graph = TaskRecorder("calls")
     digest = graph.array(DIGEST, np.zeros(hashlib.sha256().digest_size, np.uint8))
     values = graph.array(VALUES, np.zeros(MOST_VALUES))
     graph.task(_call, updates=[digest, values])
-    return graph
+    plan = graph.plan()
+    return replace(plan, attributes=MappingProxyType({**plan.attributes, ARGUMENTS: arguments}))
+
+
+def is_calls(network: Any) -> bool:
+    """Return whether a network is that of a comparison of calls."""
+    return isinstance(network, str) and split_call(network)[0] == CALLS
 
 
 def _call(digest: np.ndarray, values: np.ndarray) -> None:
     """Stand for the call in the graph."""
+
+
+def calls_text(network: str) -> str:
+    """Return the network of a comparison of calls without its module; other names come back as they are."""
+    return network.removeprefix(f"{__name__}:")
 
 
 def call_specs(
@@ -121,24 +136,26 @@ def label(spec: ModelSpec) -> str:
     return (spec.option("name") or _text(spec)) if spec.model.is_call else str(spec)
 
 
-def check_call(spec: ModelSpec) -> None:
+def check_call(spec: ModelSpec, network: str = CALLS) -> None:
     """Raise `UsageError` for a function that cannot be imported or called so, a program that is not here, or a pattern
     without one group."""
     if spec.model is FUNCTION:
-        made_function(spec.options.call, 1)
+        made_function(spec.options.call, 1, tuple(split_call(network)[1].items()))
         return
     program_words(spec.options, 1)
     _pattern(spec.options)
 
 
 @cache
-def made_function(call: str, threads: int) -> tuple[Callable[..., Any], dict[str, Any]]:
-    """Import a function of the user's; return it with the arguments that its call names, and `threads` if it takes
-    them. Raises `UsageError`: no such function, or other arguments than it takes."""
+def made_function(
+    call: str, threads: int, shared: tuple[tuple[str, Any], ...] = ()
+) -> tuple[Callable[..., Any], dict[str, Any]]:
+    """Import a function of the user's; return it with the arguments that its call names, those that all functions
+    share, and `threads` if it takes them. Raises `UsageError`: no such function, or other arguments than it takes."""
     function, arguments = own_function(call)
     if not callable(function):
         raise UsageError(f"{call} must be a function, got {type(function).__name__}; name one that can be called")
-    return function, all_arguments(function, arguments, threads)
+    return function, all_arguments(function, {**dict(shared), **arguments}, threads)
 
 
 def all_arguments(function: Callable[..., Any], arguments: Mapping[str, Any], threads: int) -> dict[str, Any]:
@@ -180,9 +197,9 @@ def spec_of(function: Any, arguments: Mapping[str, Any]) -> tuple[ModelSpec, str
     return spec, os.pathsep.join([str(file.parents[levels]), *filter(None, sys.path)])
 
 
-def prepared_call(call: str, threads: int) -> Callable[[], Any]:
+def prepared_call(call: str, threads: int, plan: Plan) -> Callable[[], Any]:
     """Return what is timed: the function, or what it returns if that can be called: then the function was setup."""
-    function, arguments = made_function(call, threads)
+    function, arguments = made_function(call, threads, tuple(plan.attributes[ARGUMENTS].items()))
     made = checked_call(function, call)(**arguments) if inspect.isfunction(function) else function(**arguments)
     if inspect.isgenerator(made) or inspect.iscoroutine(made):
         raise UsageError(

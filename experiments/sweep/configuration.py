@@ -55,7 +55,7 @@ from ..sampling.child import TIME_LIMIT_S, WAIT_POLICIES
 from ..sampling.generation import LEAST_ROUNDS
 from ..sampling.hogs import MOST_HOGS
 from ..sampling.injections import INJECTIONS
-from ..subjects.calls import CALLS, check_call, label
+from ..subjects.calls import CALLS, check_call, is_calls, label
 from ..subjects.memory import parse_bytes
 from ..subjects.models import (
     DEFAULT_MODELS,
@@ -361,7 +361,9 @@ class Configuration:
                     f"functions and programs are compared with each other, got {', '.join(map(str, specs))}; leave the "
                     f"execution models out"
                 )
-            object.__setattr__(self, "grid", replace(self.grid, network=(CALLS,), batch=(1,)))
+            networks = tuple(filter(is_calls, self.grid.network)) or (CALLS,)
+            object.__setattr__(self, "measure", self.measure.with_changes(profile=False))
+            object.__setattr__(self, "grid", replace(self.grid, network=networks, batch=(1,)))
         elif self.measure.rtol or not self.measure.compare_results:
             raise UsageError(
                 "rtol and compare_results are of functions, and execution models must leave the same bits; leave them "
@@ -399,7 +401,7 @@ class Configuration:
         `UsageError`: a convolution algorithm that has no CUDA kernels."""
         checks: list[Callable[[], object]] = [partial(runnable, spec) for spec in self.grid.models]
         checks += [partial(process_environment, spec) for spec in self.grid.models]
-        checks += [partial(check_call, spec) for spec in self.grid.models if spec.model.is_call]
+        checks += [partial(check_call, spec, self.grid.network[0]) for spec in self.grid.models if spec.model.is_call]
         if self.uses_gpu:
             checks.append(gpu_device.count_gpus)
             for model, conv in itertools.product(self.grid.models, self.grid.conv):

@@ -15,6 +15,7 @@ from ..machine.environment import collect, environment_id
 from ..machine.topology import available_cpus
 from ..results.rows import Loop, PlanRow
 from ..sampling.timing import LONG_PASS_S, turn_lengths
+from ..subjects.calls import calls_text, is_calls, label
 from ..subjects.memory import allowed_bytes, format_bytes, memory_bounds
 from ..tables.numbers import plural
 from ..tables.progress import format_seconds
@@ -123,12 +124,14 @@ def expected_text(result: Mapping[str, Any]) -> str:
             f"\nplan {plan_id}: {row.network}, batch {row.batch}{', ' + others if others else ''}; "
             f"{row.num_tasks} tasks, {row.num_edges} edges, {row.flops / 1e9:.2f} GFLOP, "
             f"{format_bytes(sum(row.memory_bytes.values()))}"
+            if not is_calls(row.network)
+            else f"\n{calls_text(row.network)}"
         )
         for c in result["configurations"]:
             if c["plan_id"] == plan_id:
                 count = c["interference"]
                 beside = f", {plural(count, 'competing process', 'competing processes')}" if count else ""
-                lines.append(f"  {c['config_id']}  {c['model']} on {plural(c['threads'], 'thread')}{beside}")
+                lines.append(f"  {c['config_id']}  {label(c['model'])} on {plural(c['threads'], 'thread')}{beside}")
     environment = result["environment"]
     lines += ["", *(f"cannot run: {text}" for text in result["obstacles"])] if result["obstacles"] else []
     count, repeats = len(result["configurations"]), result["repeats"]

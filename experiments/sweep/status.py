@@ -15,10 +15,10 @@ from ..analysis.questions import questions
 from ..results.folder import LASTING_FAILURES, Results
 from ..results.rows import FailureRow, OfShard, RoundsRow, RunRow, SampleRow
 from ..results.turns import groups_of, quiet_times, separate_sessions
-from ..subjects.calls import label
+from ..subjects.calls import calls_text, label
 from ..subjects.models import read_model
 from ..tables import Column, text_table
-from ..tables.columns import count_column, text_column
+from ..tables.columns import count_column
 from ..tables.numbers import plural
 from .configuration import from_dict
 
@@ -88,10 +88,10 @@ def describe_status(results: Results) -> dict[str, Any]:
 
 def _columns(status: Mapping[str, Any]) -> tuple[Column, ...]:
     return (
-        text_column("model"),
+        Column("model", lambda c: label(c["model"])),
         count_column("threads"),
         Column("competing processes", lambda c: str(c["interference"] or "")),
-        Column("network", lambda c: c["plan"]["network"]),
+        Column("network", lambda c: calls_text(c["plan"]["network"])),
         Column("batch", lambda c: str(c["plan"]["batch"]), True),
         Column("options", lambda c: describe(plan_options(c["plan"]), leave_out=("batch",))),
         Column("samples", lambda c: f"{c['samples']} of {status['repeats']}", True),

@@ -243,7 +243,7 @@ def drawn(chart: Chart, column: str = "double", title: bool = True, ax: Any = No
         return figure
     if handles or any(line.get_gid() == CROSSED for axis in axes for line in axis.lines):
         add_legend(figure, column, handles)
-    write_lines(figure, ["; ".join(chart.facts)] if title and chart.facts else [], column)
+    write_lines(figure, ["; ".join(filter(None, chart.facts))] if title and chart.facts else [], column)
     return finish(figure)
 
 

@@ -23,6 +23,7 @@ from ...analysis.limits import BOUND_NAMES, BOUNDS, bound_of, bound_table
 from ...analysis.names import GRANULARITY, INTERFERENCE, NETWORK, axis_label, model_label, model_rank, value_text
 from ...analysis.speeds import on_most_threads, speed_table
 from ...analysis.sweep import Sweep
+from ...subjects.calls import is_calls
 from ...subjects.memory import parse_bytes
 from ...subjects.models import SERIAL, ModelSpec
 from ...tables.numbers import plural
@@ -207,6 +208,26 @@ def options(sweep: Sweep, plan_id: str) -> Chart:
         f"value. Bars: 95 % intervals; grey: ± {EQUIVALENCE_BAND:.0%}. Weights are bit-identical within each plan."
     )
     return Chart(panels, facts, model_styles(sweep.samples["model"]), across=2, caption=[caption])
+
+
+@figure(4.2, "network")
+def calls(sweep: Sweep, plan_id: str) -> Chart:
+    """Return times of calls over an argument that is a number, a panel for each value of the others."""
+    values = {axis: {record[axis] for record in sweep.records.values()} for axis in sweep.axes}
+    swept = {axis: own for axis, own in values.items() if all(isinstance(v, int | float) for v in own)}
+    if not is_calls(sweep.plans[plan_id].network) or not swept:
+        raise Lacking("a figure of calls needs functions with an argument of several numbers, got none; sweep one")
+    x = max(swept, key=lambda name: len(swept[name]))
+    table, widest = rows_on_most_threads(sweep, sweep.plan_ids())
+    table["x"] = table["plan_id"].map(lambda plan: sweep.records[plan][x])
+    others = table["plan_id"].map(lambda plan: sweep.problem_name(plan, x))
+    panels = [
+        Panel(value_rows(own, "time_s", "x", 1e6), "time per call (µs)", name) for name, own in table.groupby(others)
+    ]
+    caption = f"Time of a call over {axis_label(x)}. Bars and bands: 95 % intervals."
+    facts = [where_text(table["model"].unique(), widest)]
+    look = {"places": sorted(swept[x]), "same_scale": True, "caption": [caption]}
+    return Chart(panels, facts, model_styles(sweep.samples["model"]), axis_label(x), **look)
 
 
 @figure(4.5, "network")
