@@ -48,6 +48,7 @@ from forktask.experiments.results.folder import SAMPLES, read_results
 from forktask.experiments.results.rows import RoundsRow, SampleRow, SessionRow, TraceRow
 from forktask.experiments.studies.report import build, drawn_figure
 from forktask.experiments.studies.running import StudyResults, results_of
+from forktask.experiments.subjects.calls import label
 from forktask.experiments.subjects.models import PERSISTENT, SERIAL, TASKITER, ModelSpec, parse_model
 from forktask.experiments.survey.joined import MACHINES, machine_row
 from forktask.experiments.survey.page import SURVEY
@@ -83,6 +84,7 @@ FIGURES = {
     "h200_networks": (),
     "h200_transfers": (),
     "h200_peers": (),
+    "calls": ("calls",),
     "runtimes": ("forest",),
     "sixteen_threads": ("speedup",),
     "sixteen_threads_networks": (),
@@ -512,7 +514,8 @@ def speeds(sweep: Sweep, axes: list[Column], further: list[Column]) -> list[str]
         ratio = "" if model.is_serial else ratio_text(row)
         return ratio or time(row["time_s"]) + f" {NOT_USABLE}" * (not row["usable"])
 
-    headings = {model: f"`{model}`, {plural(1 if model.is_serial else threads, 'thread')}" for model in models}
+    texts = {model: label(model) if model.model.is_call else f"`{model}`" for model in models}
+    headings = {m: f"{texts[m]}, {plural(1 if m.is_serial else threads, 'thread')}" for m in models}
     plans = sweep.plan_ids()
     if len(plans) == 1 or len(models) > MOST_COLUMNS:
         one = f" (`serial`: {plural(1, 'thread')})" if threads > 1 and any(model.is_serial for model in models) else ""

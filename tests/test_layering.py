@@ -18,7 +18,7 @@ ARROWS = {
         "tasking": {"cython_src"},
         "experiments": {"cython_src", "forkjoin", "tasking"},
         "api": {"cython_src", "experiments", "forkjoin"},
-        EXAMPLES: {"api"},
+        EXAMPLES: {"api", "cython_src"},  # a kernel includes block_kernel.h
     },
     "cython_src": {
         "plan": {"shown", "reading", "errors"},

@@ -10,12 +10,17 @@ from .arguments import add_json, number_from, numbers, progress_printer, show
 
 DESCRIPTION = (
     "Check that a model, such as a runtime of your own, runs every plan as it must: order on random graphs of every "
-    "kind of access, bits of the networks, blocks that fail, Ctrl-C, two executors at once. Exit code 1: it breaks one."
+    "kind of access, bits of the networks, blocks that fail, Ctrl-C, a fork, two executors at once, threads and memory "
+    "given back. Exit code 1: it breaks one."
 )
 
 
 def add_arguments(parser: ArgumentParser) -> None:
-    parser.add_argument("model", metavar="MODEL", help="name with options, such as lib:./libmine.so or taskiter")
+    parser.add_argument(
+        "model",
+        metavar="MODEL",
+        help="name with options, such as lib:./libmine.so or taskiter; outside: each outside runtime that is installed",
+    )
     parser.add_argument(
         "--threads",
         type=numbers,
@@ -35,12 +40,16 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 def call(arguments: Namespace) -> int:
     """Check a model case by case."""
-    (spec,) = parse_models([arguments.model])[:1]
-    rows = []
+    specs, rows, ends = parse_models([arguments.model]), [], []
     say = progress_printer(arguments)
-    for row in check_model(spec, arguments.threads, arguments.time_limit):
-        rows.append(row)
-        say(f"{row['case']}: {row['rule']}: {row['fault'] or 'yes'}")
-    broken = sum(row["fault"] is not None for row in rows)
-    show(arguments, rows, lambda _: f"{spec} {f'breaks {broken} rules' if broken else 'conforms'}")
-    return 1 if broken else 0
+    for spec in specs:
+        of = f"{spec}, " * (len(specs) > 1)
+        own = []
+        for row in check_model(spec, arguments.threads, arguments.time_limit):
+            own.append({"model": str(spec), **row})
+            say(f"{of}{row['case']}: {row['rule']}: {row['fault'] or 'yes'}")
+        broken = sum(row["fault"] is not None for row in own)
+        ends.append(f"{spec} {f'breaks {broken} rules' if broken else 'conforms'}")
+        rows += own
+    show(arguments, rows, lambda _: "\n".join(ends))
+    return 1 if any(row["fault"] is not None for row in rows) else 0

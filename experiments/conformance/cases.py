@@ -8,6 +8,7 @@ on has ended shows, whatever its result. Graphs grow, so that the first that fai
 
 from __future__ import annotations
 
+import os
 import signal
 import sys
 import threading
@@ -39,6 +40,7 @@ WORK = 3_000  # units of an average block: some 5 us
 WIDE_WORK = 1_000_000  # 2 ms
 SETTLE_S = 0.02  # in which a block that runs after the end of its run is still logged
 ROUNDS = 8
+PAGE, MOST_KEPT = os.sysconf("SC_PAGE_SIZE"), 4 << 20  # resident bytes that executors may leave: of allocators
 FAILS_AT = 3
 ALARM_S, STOPS_S = 0.2, 5.0
 COME_S = 5.0  # in which all threads must have run a block
@@ -260,9 +262,9 @@ def two_at_once(spec: ModelSpec, threads: Sequence[int]) -> Case:
 
 
 def given_back(spec: ModelSpec, threads: Sequence[int]) -> Case:
-    """Threads end with their executor."""
+    """Threads end with their executor, and its memory is given back."""
     number, plan = threads[-1], random_plan(8, 0)
-    counts = []
+    counts, resident = [], []
     for done in range(ROUNDS):
         yield f"executor {done + 1} of {ROUNDS} is closed, on {number} threads"
         with make_executor(spec, number) as executor:
@@ -270,8 +272,26 @@ def given_back(spec: ModelSpec, threads: Sequence[int]) -> Case:
             executor.run(3)
         time.sleep(SETTLE_S)  # a thread that was joined is still listed for a moment
         counts.append(len(list(Path("/proc/self/task").iterdir())))
+        resident.append(int(Path("/proc/self/statm").read_text().split()[1]) * PAGE)
     if counts[-1] > counts[1]:  # some libraries keep a pool
         raise Violation(f"close() must end all threads, {counts[-1] - counts[1]} are left after {ROUNDS - 2} more")
+    if (grown := resident[-1] - resident[1]) > MOST_KEPT:
+        raise Violation(f"close() must give memory back, {grown >> 10} KiB are left after {ROUNDS - 2} more executors")
+
+
+def fork(spec: ModelSpec, threads: Sequence[int]) -> Case:
+    """A process that forks and whose child ends goes on."""
+    plan = random_plan(16, 0)
+    graph = record_graph(plan.accesses, closed=True)
+    for number in threads:
+        yield f"a child is forked and ends between two runs, on {number} threads"
+        with make_executor(spec, number, event_capacity=CAPACITY) as executor:
+            executor.prepare(bind(plan))
+            logged_run(executor, plan, graph, 0, 3)
+            if (child := os.fork()) == 0:
+                os._exit(0)
+            os.waitpid(child, 0)
+            logged_run(executor, plan, graph, 3, 3)
 
 
 def interrupt(spec: ModelSpec, threads: Sequence[int]) -> Case:
@@ -302,7 +322,8 @@ CASES: dict[str, Callable[[ModelSpec, Sequence[int]], Case]] = {
     "failing block": failing_block,
     "several plans": again,
     "two at once": two_at_once,
-    "threads end": given_back,
+    "given back": given_back,
+    "fork": fork,
     "Ctrl-C": interrupt,
     "bits": bits,
 }

@@ -137,6 +137,7 @@ def _start(writer: ResultsWriter, graphs, models, threads, settings: MetgSetting
     environment = described_environment(clean_environment(os.environ, sample_environment(1, 0, cores)))
     shared = {k: v for k, v in graphs[0].items() if k != "pattern"}
     config = {"patterns": [graph_name(g) for g in graphs], **shared, "models": list(models), "threads": list(threads)}
+    writer.results.check_same_models(models)
     continued = writer.start(new_run("metg", {**config, **settings.as_dict()}, command, **environment))
     if continued:
         say(f"continuing {writer.out_dir}: {len(writer.results.of(OfGraph))} measurements are there")

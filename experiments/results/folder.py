@@ -124,6 +124,17 @@ class Results:
         """Config ids that failed in a way a second attempt would only repeat."""
         return {row.config_id for row in self.of(FailureRow) if row.reason in LASTING_FAILURES}
 
+    def check_same_models(self, models: Iterable[ModelSpec]) -> None:
+        """Raise `UsageError` if a model of the user's own has another file now than the results under its name."""
+        now = {spec.name: spec.model.origin.get("sha256") for spec in models}
+        for row in self.rows:
+            origin = {} if isinstance(row, FailureRow) else getattr(row, "origin", {})
+            if origin and origin["sha256"] != now.get(row.model.name, origin["sha256"]):
+                raise UsageError(
+                    f"results of {row.model.name} in {self.path.parent} must be of one file, which has changed since; "
+                    f"choose another folder with --out"
+                )
+
 
 def read_results(out_dir: str | os.PathLike, holds: str = "") -> Results:
     """Read the rows of a results folder, without changing it; where `holds` is given, a folder that holds it. Raises

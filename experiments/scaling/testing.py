@@ -414,6 +414,11 @@ class Call(Timed):
         AssertionError, UsageError
             As for a network's claims; results that differ, or a call that fails, are assertion errors too.
         """
+        if isinstance(other, Claims | ModelSpec | str):
+            raise UsageError(
+                f"a function or program is compared with another one, got {getattr(other, 'name', other)!s:.80}; "
+                f"write a function that runs it"
+            )
         if not isinstance(other, Call):
             other = Call(self._test, *spec_of(other, self._arguments), self._arguments)
         threads = self._threads(threads)

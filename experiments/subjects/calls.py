@@ -16,6 +16,7 @@ import shlex
 import shutil
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -46,6 +47,7 @@ TARGET, TARGET_VARIABLE = (
 MOST_VALUES = 64
 COMPARABLE = "biufcSUMm"  # kinds of NumPy's types
 NOT_PLANNED = "A function or program runs no plan: there are no blocks, profiles, bounds and simulations of it."
+REGION = "FORKTASK_REGION"  # of region.h: the descriptor to which a program writes its marks
 SHOWN = 300  # characters of what a failed program printed
 
 
@@ -287,7 +289,8 @@ def _pattern(options: ProgramOptions) -> re.Pattern[str] | None:
 
 
 def run_program(options: ProgramOptions, threads: int, limit_s: float | None = None) -> float:
-    """Run a program to its end, and return how long that took, or the seconds that it printed.
+    """Run a program to its end, and return how long that took, or its marked regions, or the seconds that it
+    printed.
 
     Raises
     ------
@@ -299,23 +302,27 @@ def run_program(options: ProgramOptions, threads: int, limit_s: float | None = N
         It took longer than the limit.
     """
     words, pattern = program_words(options, threads), _pattern(options)
-    start = time.perf_counter()
-    done = subprocess.run(
-        words,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        env={**os.environ, options.threads_variable: str(threads)},
-        timeout=limit_s,
-        check=False,
-    )
-    elapsed = time.perf_counter() - start
+    with tempfile.TemporaryFile() as marks:
+        start = time.perf_counter()
+        done = subprocess.run(
+            words,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            env={**os.environ, options.threads_variable: str(threads), REGION: str(marks.fileno())},
+            pass_fds=[marks.fileno()],
+            timeout=limit_s,
+            check=False,
+        )
+        elapsed = time.perf_counter() - start
+        marks.seek(0)
+        marked = marks.read().decode(errors="replace")
     text = done.stdout.decode(errors="replace")
     if done.returncode:
         end = f"by signal {-done.returncode}" if done.returncode < 0 else f"with exit code {done.returncode}"
         raise RuntimeError(f"{options.command!r} ended {end}: {text.strip()[-SHOWN:] or 'it printed nothing'}")
     if pattern is None:
-        return elapsed
+        return marked_s(marked, options.command) if marked else elapsed
     found = pattern.findall(text)
     try:
         (number,) = map(parse_real, found)
@@ -326,6 +333,20 @@ def run_program(options: ProgramOptions, threads: int, limit_s: float | None = N
             f"{seen} in {text.strip()[-SHOWN:]!r}; change the pattern, or leave it out"
         ) from None
     return number
+
+
+def marked_s(text: str, command: str) -> float:
+    """Return the seconds between a program's marks, of `region.h`. Raises `UsageError`: they are no pairs."""
+    marks = [line.split() for line in text.splitlines()]
+    try:
+        if [name for name, _ in marks] != ["begin", "end"] * (len(marks) // 2):
+            raise ValueError
+        return sum(float(end) - float(begin) for (_, begin), (_, end) in zip(marks[::2], marks[1::2], strict=True))
+    except ValueError:
+        raise UsageError(
+            f"marks of a region must be begin and end in turn, by one thread, got {text.strip()[-SHOWN:]!r} of "
+            f"{command!r}; end each before the next"
+        ) from None
 
 
 def try_programs(specs: Sequence[ModelSpec], threads: int, limit_s: float) -> None:

@@ -37,7 +37,6 @@ from ..results.rows import (
 )
 from ..results.turns import SESSION_PAUSE_S, groups_of, moved_groups
 from ..sampling.schedule import Job, Schedule
-from ..subjects.models import ModelSpec
 from ..tables.numbers import plural
 from ..tables.progress import format_seconds, say
 from .configuration import Configuration, Shard
@@ -79,7 +78,7 @@ class SweepRunner:
         with ResultsWriter(self.out_dir) as writer:
             results = writer.results
             check_same_networks(results, site.plans)
-            check_same_models(results, self.configuration.grid.models)
+            results.check_same_models(self.configuration.grid.models)
             if results.ends_whole and not self.adds_sessions:
                 writer.start(site.run_row(self.command_line))  # raises where the folder holds something else
                 return results
@@ -307,17 +306,6 @@ def _job(stage: str, names: Mapping[str, str], shard: Shard, measure: Callable[[
 
 def _cost(shard: Shard, profiled: bool) -> tuple[str, int, bool]:
     return shard.plan_id, shard.interference, profiled
-
-
-def check_same_models(results: Results, models: Iterable[ModelSpec]) -> None:
-    """Raise `UsageError` if a model of the user's own has another file now than the results under its name."""
-    now = {spec.name: spec.model.origin.get("sha256") for spec in models}
-    for row in results.of(SampleRow):
-        if row.origin and row.origin["sha256"] != now.get(row.model.name, row.origin["sha256"]):
-            raise UsageError(
-                f"results of {row.model.name} in {results.path.parent} must be of one file, which has changed since; "
-                f"choose another folder with --out"
-            )
 
 
 def check_same_networks(results: Results, plan_rows: Mapping[str, PlanRow]) -> None:

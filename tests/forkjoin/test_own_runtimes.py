@@ -104,11 +104,12 @@ def test_one_file_goes_through_the_commands(tmp_path, monkeypatch):
     assert report.returncode == 0 and model in report.stdout, report.stderr
 
 
-def test_a_rebuilt_library_does_not_go_on_in_the_folder_of_another(tmp_path, monkeypatch, capsys):
+@pytest.mark.parametrize("words", [["compare", "--network", "lenet5"], ["metg", "--pattern", "trivial"]])
+def test_a_rebuilt_library_does_not_go_on_in_the_folder_of_another(tmp_path, monkeypatch, capsys, words):
     """Check that times of two libraries of one name are not joined."""
     build(tmp_path)
     monkeypatch.chdir(tmp_path)
-    command = ["compare", "--quick", "--network", "lenet5", "--models", "serial,lib:./libmine.so", "--threads", "2"]
+    command = [*words, "--quick", "--models", "serial,lib:./libmine.so", "--threads", "2"]
     assert main([*command, "--out", "result"]) == 0
     path = Path("result/samples.jsonl")
     path.write_text(re.sub(r'"sha256":\s*"\w{64}"', '"sha256":"' + "0" * 64 + '"', path.read_text()))

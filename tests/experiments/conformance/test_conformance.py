@@ -10,13 +10,15 @@ from own_runtime import build
 from forktask.cython_src.binding.bind import EVENT_DTYPE
 from forktask.cython_src.plan.dependences import record_graph
 from forktask.cython_src.plan.model import COMMUTATIVE, CONCURRENT, READ, UPDATE, WRITE
+from forktask.experiments.commands import check_model as check_model_command
 from forktask.experiments.commands.main import main
 from forktask.experiments.conformance.cases import SEEDS, SIZES, Violation, check_log, random_plan
 from forktask.experiments.conformance.conformance import check_model
-from forktask.experiments.subjects.models import MODELS, parse_model
+from forktask.experiments.subjects.models import MODELS, outside_models, parse_model
 
 LIMIT_S = 8.0
 FREES = "    free(s->threads);\n    free(s->missing);\n    free(s->queue);\n    free(s);\n"
+LEAKS = "    volatile char *lost = malloc(2 << 20);\n    for (int i = 0; i < 2 << 20; i++)\n        lost[i] = 1;\n"
 WAITS = "\n        if (!is_caller && !pthread_cond_wait(&s->changed, &s->mutex))\n            continue;"
 TAKES = "while (is_caller ? s->left > 0 : !s->closing) {"
 RUNS = "forktask_run_task(s->run, node, s->replay, worker, is_caller);"
@@ -46,6 +48,16 @@ BROKEN = {
     "a leaked thread": (
         [("closing = 1;", "closing = 0;"), ("pthread_join(s->threads[i], NULL)", "(void)0"), (FREES, "")],
         r"close\(\) must end all threads",
+    ),
+    "leaked memory": ([(FREES, LEAKS + FREES)], "must give memory back"),
+    "a fork noticed": (
+        [
+            (
+                "Session *s = calloc(1, sizeof *s);",
+                "Session *s = calloc(1, sizeof *s);\n    pthread_atfork(abort, NULL, NULL);",
+            )
+        ],
+        "crash",
     ),
     "a session shared by all": (
         [("Session *s = calloc(1, sizeof *s);", "static Session shared, *s = &shared;"), ("    free(s);\n", "")],
@@ -84,6 +96,17 @@ def test_the_guides_runtime_conforms(tmp_path, capsys):
 def test_models_of_this_installation_conform(name):
     """Check two of our own models; FORKTASK_LONG_TESTS=1 checks all that are here, which takes minutes."""
     assert [row["fault"] for row in check_model(parse_model(name), (2,)) if row["fault"]] == []
+
+
+def test_outside_is_each_installed_runtime(monkeypatch, capsys):
+    """Check that every one of them is checked and named, and that one that breaks a rule gives exit code 1."""
+    names = [str(spec) for spec in outside_models()]
+    faults = dict.fromkeys(names) | {names[-1]: "ran 2 times"}
+    checked = lambda spec, *_: [{"case": "order", "rule": "Once", "fault": faults[str(spec)]}]  # noqa: E731
+    monkeypatch.setattr(check_model_command, "check_model", checked)
+    assert main(["check-model", "outside"]) == 1
+    said = capsys.readouterr().out.splitlines()
+    assert said[-len(names) :] == [*(f"{name} conforms" for name in names[:-1]), f"{names[-1]} breaks 1 rules"]
 
 
 def test_models_that_run_no_plans_on_threads_are_refused(capsys):

@@ -101,6 +101,7 @@ def test_what_is_far_off_fails_however_busy_the_machine(pytester, machine, slown
 @pytest.mark.parametrize(
     ("body", "message"),
     [
+        ("scaling.function(solver.wait).assert_ratio('cifar10_cnn', at_most=1.0)", "write a function that runs it"),
         ("scaling.function(lambda: 1)", "must stand at the top level of a module"),
         ("scaling.function(solver.closure)", "must stand at the top level of a module"),
         ("scaling.function(solver.anonymous)", "must stand at the top level of a module"),

@@ -2,6 +2,7 @@
 
 import re
 import shlex
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -12,6 +13,7 @@ import pytest
 import forktask as ft
 from forktask.cython_src.binding.bind import bind
 from forktask.cython_src.errors import UsageError
+from forktask.experiments.commands.main import main
 from forktask.experiments.peers.calls_executor import FunctionExecutor, ProgramExecutor
 from forktask.experiments.results.folder import read_results
 from forktask.experiments.results.rows import FailureRow, SampleRow
@@ -76,7 +78,8 @@ def code(tmp_path, monkeypatch):
     (tmp_path / "solver.py").write_text(MODULE)
     (tmp_path / "program.py").write_text(PROGRAM)
     monkeypatch.chdir(tmp_path)
-    return tmp_path
+    yield tmp_path
+    sys.modules.pop("solver", None)  # others have a module of this name
 
 
 def program(arguments: str) -> str:
@@ -124,7 +127,7 @@ def test_a_call_is_a_model_whose_text_can_be_read_back():
 )
 def test_results_are_equal_by_value_shape_and_type(first, second, same):
     """Check which results have the same digest."""
-    bound, hashes = bind(calls().plan()), []
+    bound, hashes = bind(calls()), []
     for result in (first, second):
         keep_result(bound, result)
         hashes.append((bound.arrays[DIGEST].tobytes(), result_hashes(bound)["weights_hash"]))
@@ -133,7 +136,7 @@ def test_results_are_equal_by_value_shape_and_type(first, second, same):
 
 def test_the_compared_numbers_are_spread_over_the_result():
     """Check that count, mean and root mean square come first, then values up to the last one."""
-    bound = bind(calls().plan())
+    bound = bind(calls())
     keep_result(bound, np.arange(10000.0))
     values = bound.arrays[VALUES]
     assert values[0] == 10000 and values[1] == pytest.approx(4999.5) and values[-1] == 9999
@@ -141,7 +144,7 @@ def test_the_compared_numbers_are_spread_over_the_result():
 
 def test_setup_is_not_timed_and_threads_are_passed(code):
     """Check that a function that returns a function is called once, and that `threads` arrives."""
-    bound = bind(calls().plan())
+    bound = bind(calls())
     for call, expected in (("solver:setup(n=7)", 7.0), ("solver:by_threads", 1.0)):
         with FunctionExecutor(1, call=call) as executor:
             executor.prepare(bound)
@@ -205,7 +208,7 @@ def test_programs_take_part_by_wall_time_or_by_what_they_print(code):
     (wall,) = rows[SampleRow]
     assert wall.step_time_s > 0
     with ProgramExecutor(1, command="echo time: 0.25", time_pattern=r"time: (\S+)") as executor:
-        executor.prepare(bind(calls().plan()))
+        executor.prepare(bind(calls()))
         executor.run(2)
         assert executor.clock() == 0.5
 
@@ -217,7 +220,7 @@ def test_a_program_gets_its_number_of_threads(code):
         programs=[command], threads_variable="MY_THREADS", time_pattern=r"threads \w+ (\d) \['\d', 'x'"
     )
     with ProgramExecutor(3, **spec.options.as_dict()) as executor:
-        executor.prepare(bind(calls().plan()))
+        executor.prepare(bind(calls()))
         executor.run(1)
         assert executor.clock() == 3.0
 
@@ -291,6 +294,42 @@ def test_the_command_compares_a_function_and_a_program(code):
         assert done.returncode == 2 and f"got {option[0].replace('no-', '')} too" in done.stderr, option
 
 
+SWEEP = """
+title = "Arguments"
+[grid]
+network = "forktask.experiments.subjects.calls:calls"
+models = ["function:call=solver::add:name=add", "function:call=solver::needs:name=needs"]
+threads = 1
+[grid.arguments]
+n = [10, 1000]
+[measure]
+repeats = 1
+target_s = 0.01
+compare_results = false
+"""
+
+
+def test_arguments_of_all_functions_are_an_axis(code, capsys):
+    """Check that functions get the arguments of their plan, that a dry run and status name calls without profiles, and
+    that figure `calls` has a point for each number."""
+    (code / "sweep.toml").write_text(SWEEP)
+    assert main(["run", "sweep.toml", "--dry-run"]) == 0
+    said = capsys.readouterr().out
+    assert "\ncalls(n=10)\n" in said and "  add on 1 thread" in re.sub(" [0-9a-f]{12} ", "", said)
+    assert "4 configurations x 1 repeats: 4 measurements" in said
+    assert main(["run", "sweep.toml", "--out", "out"]) == 0
+    assert not [row for row in read_results("out").rows if isinstance(row, FailureRow)]
+    capsys.readouterr()
+    assert main(["status", "out"]) == 0
+    said = capsys.readouterr().out
+    assert re.search(r"^add  .* calls\(n=1000\)", said, re.MULTILINE) and "function:call" not in said
+    assert main(["report", "out", "--figure", "calls", "--file", "calls.svg"]) == 0
+    assert (code / "calls.svg").exists() and "Time of a call over n." in (code / "calls.txt").read_text()
+    (code / "wrong.toml").write_text(SWEEP.replace("n = [", "m = ["))
+    assert main(["run", "wrong.toml", "--out", "wrong"]) == 2
+    assert "all arguments that function add needs must be given" in capsys.readouterr().err
+
+
 @pytest.mark.numba
 def test_the_guide_runs(tmp_path, monkeypatch):
     """Check that the files of the guide, compared by its commands and tested by its tests, are measured."""
@@ -319,3 +358,35 @@ def test_the_guide_runs(tmp_path, monkeypatch):
     ]
     done = subprocess.run(tests, capture_output=True, text=True, check=False)
     assert "2 passed" in done.stdout, done.stdout
+
+
+REGION = """
+#include "experiments/subjects/region.h"
+#include <unistd.h>
+
+int main(int argc, char **argv)
+{
+    usleep(20000);
+    for (int i = 0; i < 2; i++) {
+        forktask_region_begin();
+        usleep(1000);
+        if (argc < 2)
+            forktask_region_end();
+    }
+    return 0;
+}
+"""
+
+
+def test_the_time_of_marked_regions_counts(code):
+    """Check that a C program's regions are added up, that its other time counts for nothing, that marks without an end
+    are a row with the reason, and that the program runs without forktask too."""
+    (code / "marked.c").write_text(REGION)
+    subprocess.run(["cc", "-O2", f"-I{ft.get_include()}", "marked.c", "-o", "marked"], check=True, cwd=code)
+    assert subprocess.run([code / "marked"], capture_output=True, check=True).stdout == b""
+    rows, _ = compared(programs={"whole": "sleep 0.005", "marked": "./marked"})
+    (row,) = (row for row in rows[SampleRow] if label(row.model) == "marked")
+    assert 0.002 <= row.step_time_s < 0.015 and not rows[FailureRow]
+    shutil.rmtree("out")
+    rows, _ = compared(programs={"open": "./marked open"})
+    assert "marks of a region must be begin and end in turn" in rows[FailureRow][0].message
