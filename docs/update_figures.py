@@ -31,7 +31,14 @@ from forktask.experiments.analysis.costs import memory_table
 from forktask.experiments.analysis.estimates import NOT_USABLE
 from forktask.experiments.analysis.factorial import effect_table
 from forktask.experiments.analysis.load import load
-from forktask.experiments.analysis.names import GRANULARITY, INTERFERENCE, axis_label, model_rank, value_text
+from forktask.experiments.analysis.names import (
+    GRANULARITY,
+    INTERFERENCE,
+    axis_label,
+    model_label,
+    model_rank,
+    value_text,
+)
 from forktask.experiments.analysis.speeds import leading_plans, main_plan, on_most_threads, speed_table
 from forktask.experiments.analysis.sweep import Point, Sweep
 from forktask.experiments.metg.figure import draw as draw_metg
@@ -67,6 +74,7 @@ MACHINES_MARKS = {"epyc_2_cores": "o", "xeon_2_cores": "s"}
 README, README_RESULTS = ROOT / "README.md", "demonstration"
 TASK_MODELS = ("taskiter", "taskgraph", "tasks")  # of the README's table
 METG_RESULTS = RESULTS / "epyc_2_cores" / "metg"
+RUNTIMES_RESULTS = RESULTS / "xeon_2_cores" / "metg_runtimes"
 TRACED = (PERSISTENT, TASKITER)  # models of the picture of traces
 # The figures of each study, whose table its page has, too: those of a network are drawn for each network, others for
 # the plan with most samples.
@@ -79,23 +87,23 @@ FIGURES = {
     "gpt2_shapes": ("bound", "roofline"),
     "gpt2_64_tokens": (),
     "gpt2_1024_tokens": (),
-    "gpu_batch": ("batch",),
+    "gpu_batch": (),
     "h200_batch": ("batch",),
     "h200_networks": (),
     "h200_transfers": (),
     "h200_peers": (),
     "calls": ("calls",),
     "runtimes": ("forest",),
-    "sixteen_threads": ("speedup",),
+    "sixteen_threads": (),
     "sixteen_threads_networks": (),
     "checkerboard": ("options",),
     "checkerboard_trace": (GANTT,),
     "conv_forms": ("options",),
     "layers": ("layer_times",),
     "metg_dnn": ("granularity",),
-    "replay_ladder": ("factorial",),
+    "replay_ladder": (),
     "interference": ("interference",),
-    "batch_networks": ("memory", "run_time_over_batch"),
+    "batch_networks": (),
     "time_to_accuracy": ("accuracy_over_time",),
     "lenet5": ("accuracy_over_time",),
     "fashion_mnist": ("accuracy_over_time",),
@@ -106,12 +114,17 @@ FIGURES = {
     "batch_size": ("batch",),
     "task_granularity": ("granularity",),
     "outliers": (),
-    "replay_sessions": (),
+    "replay_sessions": ("factorial",),
     "block_sessions": ("forest",),
     "chain_sessions": (),
     "fork_join_forms": (),
     "fork_join_forms_gpt2": (),
     "ladder_runtimes": ("forest",),
+}
+# Models of a figure, where it has not all.
+SHOWN = {
+    "runtimes": (str(PERSISTENT), "tasks", "taskiter", "openmp_tasks", "tbb", "taskflow", "ompss2"),
+    "ladder_runtimes": (str(PERSISTENT), "tasks", "taskgraph", "taskiter", "openmp_tasks", "tbb", "taskflow"),
 }
 # Columns of the report's tables that the pages leave out.
 LEFT_OUT = ("least to most", "train loss", "valid loss", "valid error", "kind", "competing processes", "preemption")
@@ -219,7 +232,35 @@ def draw_all(images: Path) -> Iterator[Path]:
         yield from draw(name, folder, images)
     entries = [entry for entry in table_of(METG_RESULTS)["results"] if entry["repeats"]]
     yield style.save(draw_metg(entries, "double"), images / "metg-efficiency.svg")
+    yield style.save(draw_runtimes(), images / "metg-runtimes.svg")
     yield style.save(draw_gains(gains()), images / "when-gains.svg")
+
+
+def draw_runtimes() -> Figure:
+    """Draw METG(50 %) of every runtime on two threads: a dot for each pattern."""
+    values: dict[str, dict[str, float]] = {}
+    for entry in table_of(RUNTIMES_RESULTS)["results"]:
+        if entry["metg_s"]:
+            values.setdefault(entry["model"], {})[entry["graph"]["pattern"]] = entry["metg_s"]["median"] * 1e9
+    patterns = list(dict.fromkeys(pattern for own in values.values() for pattern in own))
+    order = sorted(values, key=lambda model: -min(values[model].values()))
+    looks = dict(zip(patterns, zip("oD^s", style.COLORS, strict=False), strict=False))
+    with style.in_style():
+        figure = style.blank_figure("double", 0.8 + 0.2 * len(order))
+        axis = figure.add_subplot()
+        for row, model in enumerate(order):
+            axis.plot([*values[model].values()], [row] * len(values[model]), color="0.8", lw=0.8, zorder=1)
+            for pattern, value in values[model].items():
+                mark, color = looks[pattern]
+                axis.plot(value, row, mark, color=color, ms=4)
+        axis.set_yticks(range(len(order)), [model_label(model) for model in order])
+        axis.set(xscale="log", xlabel="METG(50 %) in ns; tasks ten times as long lose less than 5 %")
+        axis.grid(True, axis="x")
+        axis.spines[["top", "right"]].set_visible(False)
+        handles = [style.mark_handle(*looks[pattern], pattern) for pattern in patterns]
+        figure.legend(handles=handles, loc="outside right upper", fontsize=7, frameon=False)
+        style.write_lines(figure, ["Smallest task that is worth its cost, on two threads"], "double")
+    return figure
 
 
 def gains(results: Path = RESULTS) -> pd.DataFrame:
@@ -298,7 +339,7 @@ def drawn(name: str, folder: Path) -> Iterator[tuple[str, Figure]]:
                 yield figure, draw_traces(chosen, folder, [main_plan(sweep)], "double")[0]
             continue
         for plan_id, network in plans_of(sweep, figure).items():
-            yield figure + network, figures.draw(sweep, figure, plan_id)
+            yield figure + network, figures.draw(sweep, figure, plan_id, models=dict.fromkeys(SHOWN.get(name, ()), ""))
 
 
 def plans_of(sweep: Sweep, figure: str) -> dict[str, str]:
@@ -317,8 +358,8 @@ def gallery() -> str:
         lines += [f"## {name}", ""] if FIGURES[name] else []
         for figure in FIGURES[name]:
             command = f"forktask report {place} --figure {figure}"
-            if figure == GANTT:
-                command += f" --models {','.join(map(str, TRACED))}"
+            if models := TRACED if figure == GANTT else SHOWN.get(name):
+                command += f" --models {','.join(map(str, models))}"
             sweep = None if results.is_study else load(folder)
             for plan_id, network in ({"": ""} if sweep is None else plans_of(sweep, figure)).items():
                 chosen = f" --plan {plan_id}" if network else ""
@@ -326,8 +367,9 @@ def gallery() -> str:
                 lines += [f"    {command}{chosen}", "", image, ""]
     command = re.sub(r" --out[ =]\S+", "", read_results(METG_RESULTS).run.command)
     lines += ["## metg", "", f"    {command}", "", "![METG of four patterns](images/metg-efficiency.svg)", ""]
-    command, image = "python -P docs/update_figures.py", "![taskiter over fork-join, over E](images/when-gains.svg)"
-    lines += ["## all results on two threads", "", f"    {command}", "", image, ""]
+    images = ("![METG of all runtimes](images/metg-runtimes.svg)", "![taskiter over fork-join](images/when-gains.svg)")
+    lines += ["## all results on two threads", "", "    python -P docs/update_figures.py", ""]
+    lines += [line for image in images for line in (image, "")]
     return "\n".join(lines)
 
 
@@ -479,7 +521,7 @@ def sweep_table(sweep: Sweep) -> list[str]:
             return shown(Table("", [*axes, *columns], rows))
     if GRANULARITY in sweep.axes:
         axes.append(Column("tasks", lambda row: f"{sweep.plans[row['plan_id']].num_tasks:,}", True))
-    return speeds(sweep, axes, phases_and_peaks(sweep) if "memory" in FIGURES.get(sweep.folder.name, ()) else [])
+    return speeds(sweep, axes, phases_and_peaks(sweep) if sweep.folder.name == "batch_networks" else [])
 
 
 def phases_and_peaks(sweep: Sweep) -> list[Column]:

@@ -192,7 +192,7 @@ TBB = _reference(
     "tbb", "TBBExecutor", "tbb_flow", TBBOptions, barrier="iteration", records=True, colors=("purple",), markers="PX"
 )
 TASKFLOW = _reference("taskflow", "TaskflowExecutor", "taskflow_flow", barrier="iteration", records=True, markers="p")
-STARPU = _reference("starpu", "StarPUExecutor", "starpu_tasks", StarPUOptions, colors=("pink",), markers="X")
+STARPU = _reference("starpu", "StarPUExecutor", "starpu_tasks", StarPUOptions, colors=("#882255",), markers="X")
 OMPSS2 = _reference("ompss2", "OmpSs2Executor", "ompss2_tasks", OmpSs2Options, colors=("0.35", "0.6"), markers="hd")
 # A model of a GPU looks like its twin on the CPU, if it has one.
 GPU_FORKJOIN = _gpu(

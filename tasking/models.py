@@ -180,7 +180,7 @@ GPU_BOTH = _gpu(
     moves_data=True,
     mixes_devices=True,
     reproducible=False,
-    colors=("pink",),
+    colors=("#882255",),
     markers="P",
     advice={"host blocks": "these blocks on the device (policy=gpu)"},
 )

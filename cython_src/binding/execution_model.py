@@ -63,7 +63,7 @@ class ExecutionModel:
     mixes_devices: bool = False  # some kernels run on the host and some on the device; its bits then differ from both
     reproducible: bool = True  # two runs of a deterministic plan give the same bits
     # Names in seaborn's colour-blind palette, or shares of white, that its variants take in turn.
-    colors: tuple[str, ...] = ("yellow",)
+    colors: tuple[str, ...] = ("#808000",)
     markers: str = "*P"  # one letter for each variant, in turn
     # What to try, by reasons for which its GPU runs nothing ("waits", "host blocks"), where another executor or option
     # spares them.

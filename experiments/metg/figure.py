@@ -45,13 +45,15 @@ def chart(entries: Sequence[Mapping[str, Any]]) -> Chart:
         shown.setdefault((graph_name(entry["graph"]), entry["threads"]), []).append(entry)
     graphs = {name: describe_graph(own[0]["graph"]) for (name, _), own in shown.items()}
     styles = model_styles([e["model"] for e in entries])
+    lengths_ns = [p["granularity_s"] * 1e9 for e in entries for p in e["curve"]]
+    limits = min(lengths_ns) / 1.3, max(lengths_ns) * 1.3
 
     def paint(axis, own: Sequence[Mapping[str, Any]], number: int) -> None:
         axis.axhline(HALF, color="0.6", linewidth=0.6, linestyle=":")
         for entry in own:
             _draw_entry(axis, entry, styles[entry["model"]])
         axis.set_xscale("log")
-        axis.set_ylim(0, 1.05)
+        axis.set(xlim=limits, ylim=(0, 1.05))
         axis.set(xlabel="task granularity (ns)", ylabel="" if number else "efficiency")
         axis.grid(True, axis="y")
 
@@ -68,7 +70,7 @@ def chart(entries: Sequence[Mapping[str, Any]]) -> Chart:
     handles, across = model_handles(styles), len(panels) if len(panels) > 2 else 0
     caption = [
         f"Efficiency over task granularity on the graph {describe_graph(entries[0]['graph'])}. Small marks: median of "
-        "processes, bands: their extremes; lines: the highest efficiency up to that granularity; large marks: "
+        "processes; lines: the highest efficiency up to that granularity; large marks: "
         "METG(50 %), where it reaches half.",
         "" if all(e["usable"] for e in entries) else "Crossed out: others disturbed the runs.",
     ]
@@ -84,13 +86,11 @@ def _rows(entry: Mapping[str, Any]) -> pd.DataFrame:
 
 
 def _draw_entry(axis, entry: Mapping[str, Any], style: ModelStyle) -> None:
-    """Draw the points of a model with their extremes, their envelope, and where it reaches half."""
-    curve, color = entry["curve"], style.color
-    x = [p["granularity_s"] * 1e9 for p in curve]
-    values, *ends = ([p[name] for p in curve] for name in ("efficiency", "efficiency_low", "efficiency_high"))
+    """Draw the points of a model, their envelope, and where it reaches half."""
+    curve, color = sorted(entry["curve"], key=lambda point: point["granularity_s"]), style.color
+    x, values = [p["granularity_s"] * 1e9 for p in curve], [p["efficiency"] for p in curve]
     axis.plot(x, envelope(curve), color=color, linestyle=style.line)
     axis.plot(x, values, color=color, linestyle="", marker=style.marker, markersize=2.5, markeredgewidth=0)
-    axis.fill_between(x, *ends, color=color, alpha=0.2, linewidth=0)
     if not entry["usable"]:
         cross_out(axis, x, values, 2.5)
     if entry["metg_s"] is not None:

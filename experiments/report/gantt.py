@@ -25,7 +25,6 @@ from ..analysis.windows import LogWindow, layer_names, layer_of_loops, typical
 from ..events.event_states import COPYING, IN_BLOCK, LOCK, RUNNING, WAITING_DEVICE
 from ..events.events import COPIES, read_events
 from ..tables.numbers import format_time, plural
-from ..traces.sweep import SHOWN
 from .figures.style import (
     COLORS,
     COLUMN_WIDTH_IN,
@@ -47,6 +46,7 @@ BESIDE_IN = {"double": 1.2, "single": 1.35}  # inches of the legend, the axis an
 LABEL_IN = {"double": 0.1, "single": 0.07}  # height of a thread's number
 NUMBER_IN = 0.63, 0.09  # width and height of an iteration's number, in inches
 CYCLE = "#d4007f"  # of the critical cycle: black is lost CPU time
+PHASE_COLORS, OTHER_COLOR = {"forward": COLORS[9], "backward": COLORS[0]}, (0.35, 0.35, 0.35)  # of plain pictures
 LANE, IDLE = 0.86, 0.5  # heights of a block and of idle time, of the distance between two threads
 
 # What a thread does between blocks, in the order of the legend: name, colour. Waits for the last three are no loss of
@@ -117,7 +117,9 @@ def draw_gantt(
     windows: Sequence[LogWindow], column: str = "double", title: str = "", names: Sequence[str] = ()
 ) -> Figure:
     """Draw windows one below the other on one time axis: all, or those that fit into a single column. Those with
-    `names` of their own in place of their models' are all drawn."""
+    `names` of their own in place of their models' are all drawn, plain: blocks in the colours of phases, nothing where
+    threads wait."""
+    plain = bool(names)
     windows = windows if names else fitting(windows, column)
     names = names or _names(windows)
     layers = layer_names([window.log for window in windows])
@@ -134,13 +136,20 @@ def draw_gantt(
         as_image = sum(len(shown_events(window)) for window in windows) > MAX_VECTOR
         axes[-1].set_xlim(0, length_ns / unit[1])
         for axis, window, name in zip(axes, windows, names, strict=True):
-            _draw_lanes(axis, window, colors, kinds, unit, as_image)
-            mean = _draw_critical(axis, window, unit)
+            _draw_lanes(axis, window, {} if plain else colors, kinds, unit, as_image)
+            mean = None if plain else _draw_critical(axis, window, unit)
             critical |= mean is not None
-            _draw_iterations(axis, window, unit, column)
+            if plain:
+                axis.set_ylim(len(window.log.lanes) - 0.5, -0.5)
+            else:
+                _draw_iterations(axis, window, unit, column)
             _label(axis, window, name, mean, window.length_ns > length_ns, column)
         axes[-1].set_xlabel(f"time since the first iteration shown ({unit[0]})")
-        _legend(figure, layers, colors, windows, kinds, critical, column)
+        if plain:
+            handles = [Patch(color=color, label=phase) for phase, color in PHASE_COLORS.items()]
+            add_legend(figure, column, [*handles, Patch(color=OTHER_COLOR, label="load, update")])
+        else:
+            _legend(figure, layers, colors, windows, kinds, critical, column)
         if title:
             write_lines(figure, [title], column)
         figure.get_layout_engine().execute(figure)
@@ -149,15 +158,21 @@ def draw_gantt(
 
 
 def _draw_lanes(axis, window: LogWindow, colors, kinds: set[str], unit, as_image: bool) -> None:
-    """Draw the boxes of all threads but those that are too short to be drawn."""
+    """Draw the boxes of all threads but those that are too short to be drawn; without colours of layers blocks alone,
+    by phase."""
     events, log = shown_events(window), window.log
+    if not colors:
+        events = events[events["state"] == RUNNING]
     if len(events) > MAX_DRAWN:
         length = events["stop_ns"] - events["start_ns"]
         events = events[length >= np.sort(length)[-MAX_DRAWN]]
     idle = idle_kinds(events)
     kinds.update(idle[idle != ""].tolist())
     layers, phases = layer_of_loops(log), log.loops["phase"]
-    loop_color = [phase_color(colors[layer], phase) for layer, phase in zip(layers, phases, strict=True)]
+    loop_color = [
+        phase_color(colors[layer], phase) if colors else PHASE_COLORS.get(phase, OTHER_COLOR)
+        for layer, phase in zip(layers, phases, strict=True)
+    ]
     faces = np.zeros((len(events), 3))
     runs = idle == ""
     loops = log.task_loop[np.maximum(events["task"], 0)]
@@ -223,7 +238,7 @@ def _label(axis, window: LogWindow, name: str, mean_s: float | None, cut: bool, 
     names = [name for _, name in log.lanes]
     text = f"{name}, {format_time(log.step_s)}"
     if wide:
-        text += " an iteration"
+        text += " per iteration"
         text += "" if mean_s is None else f"; critical cycle {format_time(mean_s / log.about['stride'])}"
         text += f"; goes on to {format_time(window.length_ns * 1e-9)}" if cut else ""
     axis.set_title(textwrap.fill(text, LINE[column]), fontsize=7.5 if wide else 6.5, pad=3 if wide else 1)
@@ -256,9 +271,14 @@ def _legend(figure, names, colors, windows, kinds, critical: bool, column: str) 
     add_legend(figure, column, handles, 4)
 
 
-def gantt_caption(windows: Sequence[LogWindow], title: str) -> str:
+def gantt_caption(windows: Sequence[LogWindow], title: str, plain: bool = False) -> str:
     """Return the caption: what is drawn, of which run."""
     count = len(windows[0].passes) * windows[0].log.about["stride"]
+    if plain:
+        return (
+            f"{title}: what each thread did during {plural(count, 'iteration')} of a logged run, of typical length. "
+            "Boxes: blocks, coloured by phase. White: waits, and the runtime's own steps."
+        )
     return (
         f"{title}: what each thread did during {count} iterations of a logged run, of typical length. Full boxes: "
         "blocks, coloured by layer. Lower boxes: idle time by its cause. Brackets: iterations. Line: critical cycle."
@@ -267,16 +287,18 @@ def gantt_caption(windows: Sequence[LogWindow], title: str) -> str:
 
 def gantt_text(windows: Sequence[LogWindow], title: str, names: Sequence[str] = ()) -> str:
     """Return the caption, and in a second part what the marks mean and what logging cost."""
-    sentences = [
-        "Full boxes are blocks, coloured by layer: light forward, full backward, dark in other phases. Lower boxes are "
-        "idle time by its cause. Brackets are iterations, from the first block to the end of the last one."
-    ]
+    sentences = []
+    if not names:
+        sentences.append(
+            "Full boxes are blocks, coloured by layer: light forward, full backward, dark in other phases. Lower boxes "
+            "are idle time by its cause. Brackets are iterations, from the first block to the end of the last one."
+        )
     if any(window.log.of_gpu for window in windows):
         sentences.append(
             "Of a model of a GPU: the thread of the host that launches and waits for the device, each stream with its "
             "launches, and copies by direction and stream; what is inside a captured graph has no times."
         )
-    if any(not window.log.of_gpu for window in windows):
+    if not names and any(not window.log.of_gpu for window in windows):
         sentences.append(
             "The line is the critical cycle of the dependences with the mean block durations of the run, without time "
             "that blocks had no CPU: no schedule on any number of threads takes less time per iteration than its mean."
@@ -290,7 +312,7 @@ def gantt_text(windows: Sequence[LogWindow], title: str, names: Sequence[str] = 
     named = zip(windows, names or _names(windows), strict=True)
     costs = [f"{window.log.overhead_text} ({name})" for window, name in named]
     sentences.append(f"Logging changed the time of a run by {', '.join(costs)}.")
-    return "\n\n".join([gantt_caption(windows, title), "\n".join(sentences)]) + "\n"
+    return "\n\n".join([gantt_caption(windows, title, bool(names)), "\n".join(sentences)]) + "\n"
 
 
 def draw_traces(
@@ -319,7 +341,7 @@ def draw_traces(
         swept = {axis_label(axis): value_text(records[row.plan_id][axis]) for axis in axes}
         told = [value if axis == NETWORK else f"{axis} {value}" for axis, value in swept.items()]
         names.append(", ".join([model_label(row.model), plural(row.threads, "thread"), *told]))
-    windows = [typical(read_events(Path(folder, row.path)), SHOWN) for row in rows]
+    windows = [typical(read_events(Path(folder, row.path)), 1) for row in rows]
     names = [marked(name, had_cpus(window.log)) for name, window in zip(names, windows, strict=True)]
     figure = draw_gantt(windows, column=column, title=text if title else "", names=names)
     return figure, gantt_text(windows, text, names)

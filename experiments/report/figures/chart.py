@@ -41,7 +41,7 @@ from .style import (
     write_lines,
 )
 
-FEWEST_PLACES = 3  # numbers of threads over which lines are drawn; of fewer the largest is shown, in rows
+FEWEST_PLACES = 2  # numbers of threads over which lines are drawn; of fewer the largest is shown, in rows
 ROW_IN, LINES_IN = 0.16, 1.9  # heights of a row, and of a panel of lines
 AXIS_IN, LEAST_IN = 0.45, 0.8  # widths of numbers and a name along y, and the least one of a panel beside others
 TICK_IN = 0.36  # width of a label of values

@@ -28,7 +28,7 @@ from ...subjects.memory import parse_bytes
 from ...subjects.models import SERIAL, ModelSpec
 from ...tables.numbers import plural
 from ..words import blocks_text, plan_facts, samples_word
-from .chart import FEWEST_PLACES, Chart, Lacking, Panel, figure, over_threads, reference_rows, thread_axis, value_rows
+from .chart import Chart, Lacking, Panel, figure, over_threads, reference_rows, thread_axis, value_rows
 from .speedup import bound_lines, ratio_rows
 from .style import COLORS, GREY, LINES, ModelStyle, model_styles
 
@@ -37,7 +37,7 @@ MAX_AXES = 3  # of `options`
 ELSEWHERE = ("batch", GRANULARITY)  # axes that have figures of their own
 # Axes of `overlay` in order: granularity, another option, one that changes the work.
 RANK = {GRANULARITY: -1, "phase": 1, "sequence": 2, "batch": 3}
-MAX_MODELS, MARKS = 3, "osD^vPX*"  # of `overlay`
+MAX_MODELS, FEWEST_COUNTS, MARKS = 3, 3, "osD^vPX*"  # of `overlay`
 PLANNED, UNFIT = "planned", "not run"
 MACHINE, ALLOWED = "the machine's memory", "the run's limit"
 RED, NEAR = "#c03030", 8  # a limit farther above what was measured is written next to the axis
@@ -241,10 +241,10 @@ def overlay(sweep: Sweep, plan_id: str) -> Chart:
     other = table["model"].map(lambda m: bool(m.is_serial or m.is_gpu or m.is_peer or m.again)).astype(bool)
     table = table[table["plan_id"].isin(plans.values()) & ~other]
     counts = sorted({*table["threads"]})
-    if len(counts) < FEWEST_PLACES:
+    if len(counts) < FEWEST_COUNTS:
         raise Lacking(
             f"an overlay needs at least two values of an option, and a model of the processor besides serial on "
-            f"{FEWEST_PLACES} numbers of threads, got fewer; `granularity` and `options` show values on most threads"
+            f"{FEWEST_COUNTS} numbers of threads, got fewer; `granularity` and `options` show values on most threads"
         )
     fastest: dict[str, ModelSpec] = {}
     for model in table[table["threads"] == counts[-1]].sort_values("time_s")["model"]:

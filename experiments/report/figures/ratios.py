@@ -5,9 +5,9 @@ of a hand-over between two CPUs: drift, and states of the host, that an interval
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from itertools import pairwise
+from itertools import groupby, pairwise
 from statistics import median
 from typing import Any
 
@@ -15,19 +15,20 @@ import pandas as pd
 
 from ...analysis.comparisons import interference_table, sweep_on
 from ...analysis.estimates import EQUIVALENCE_BAND
-from ...analysis.names import INTERFERENCE, model_label
+from ...analysis.names import model_label
 from ...analysis.speeds import Pair, better_forkjoin, estimate_of, interval_columns, ratio_rows
 from ...analysis.sweep import Point, Sweep, kept
 from ...results.turns import MOVED_TIMES
 from ...subjects.models import ModelSpec
+from ...tables.numbers import plural
 from ..verdicts import answers
-from ..words import blocks_text, plan_facts
+from ..words import plan_facts
 from .chart import Chart, Lacking, Panel, figure, reference_rows, value_rows
 from .style import GREY, ModelStyle, model_styles
 
-MOST_ROWS, MOST_NODES = 24, 4  # of `forest` and `peers`, and panels of `nodes`
+MOST_ROWS, MOST_NODES = 40, 4  # of `forest` and `peers`, and panels of `nodes`
 WIDEST = 1.5  # ratios on the axis of `forest`; what is farther from 1 is an arrow
-TAKEN, ACROSS = "CPU time taken", 4
+LOST = "% of the time lost, beyond the CPU time taken"
 NANOSECOND, MOST_NAMED = 1e-9, 4
 MOST_TURNS, LEAST_GENERATIONS = 6, 2  # panels of `turns`, which needs so many
 
@@ -50,8 +51,17 @@ def forest(sweep: Sweep, plan_id: str) -> Chart:
         "Again (A/A): a model against itself." if any(row["model"].again for row in rows) else "",
         f"{len(rows) - MOST_ROWS} more in the table." if len(rows) > MOST_ROWS else "",
     ]
-    table = pd.DataFrame(rows[:MOST_ROWS])
-    return _below_each_other(sweep, table.assign(group=table["plan"]), f"time / {other}", WIDEST, caption)
+    table = pd.DataFrame(_with_references(rows[:MOST_ROWS]))
+    label = f"faster   ←   time / {other}   →   slower"
+    return _below_each_other(sweep, table.assign(group=table["plan"]), label, WIDEST, caption)
+
+
+def _with_references(rows: Sequence[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+    """Yield rows, before those of each plan its reference, at 1."""
+    for _, own in groupby(rows, key=lambda row: row["plan"]):
+        first, *others = own
+        label, one = model_label(first["reference"]), dict.fromkeys(("ratio", "ratio_low", "ratio_high"), 1.0)
+        yield from ({**first, **one, "model": first["reference"], "label": label, "usable": True}, first, *others)
 
 
 @figure(-0.5, "sweep")
@@ -78,7 +88,7 @@ def _below_each_other(sweep: Sweep, table: pd.DataFrame, label: str, widest: flo
     styles = model_styles(sweep.samples["model"])
     styles |= {model: ModelStyle(GREY, look.marker, look.line) for model, look in styles.items() if model.again}
     panel = Panel(value_rows(table, "ratio", names), label, "", "ratio", (1 / widest, widest))
-    return Chart([panel], (), styles, caption=caption)
+    return Chart([panel], [sweep.run.config.get("title", "")], styles, caption=caption)
 
 
 @kept
@@ -120,36 +130,28 @@ def nodes(sweep: Sweep, plan_id: str) -> Chart:
     return Chart(panels[:MOST_NODES], [sweep.problem_name(plan_id)], styles, names=names, caption=caption)
 
 
-@figure(7)
+@figure(7, "sweep")
 def interference(sweep: Sweep, plan_id: str) -> Chart:
-    """Return step time with competing processes over that without, one panel per model, and the part that the CPU time
-    taken explains."""
+    """Return the loss of each model to competing processes, beyond the CPU time that they take, a group for each plan
+    and number of them."""
     table = interference_table(sweep)
-    if not len(table) or plan_id not in set(table["plan_id"]):
+    if not len(table) or not (table["hogs"] > 0).any():
         raise Lacking(
             "a figure over competing processes needs points with and without them, got one kind; run interference.toml"
         )
-    table = table[table["plan_id"] == plan_id]
-    threads = int(table["threads"].max())
-    table = table[table["threads"] == threads]
-    left = table.groupby("hogs")["capacity"].first()
-    taken = reference_rows(TAKEN, left.index, 1 / left.to_numpy())
-    panels = []
-    for model, own in table.groupby("model", sort=False):
-        rows = pd.concat([taken, value_rows(own, "slowdown", "hogs")])
-        panels.append(Panel(rows, "time / without", model_label(model), "linear"))
+    table = table[(table["hogs"] > 0) & (table["threads"] == table["threads"].max())]
+    names = [sweep.problem_name(plan) for plan in table["plan_id"]]
+    beside = [plural(hogs, "competing process", "competing processes") for hogs in table["hogs"]]
+    groups = [f"{name}; {processes}" for name, processes in zip(names, beside, strict=True)]
+    rows = value_rows(table.assign(group=groups), "loss", table["model"].map(model_label), scale=100)
+    threads = plural(int(table["threads"].max()), "thread")
     return Chart(
-        panels,
-        [sweep.problem_name(plan_id), blocks_text(sweep.plans[plan_id]), f"{threads} threads"],
-        {TAKEN: ModelStyle(GREY, "", ":"), **model_styles(table["model"])},
-        "competing processes",
-        dict.fromkeys(table["model"], ""),
-        sweep.config.get(INTERFERENCE, ()),
-        across=ACROSS,
-        same_scale=True,
+        [Panel(rows, LOST, "", "linear", (-100.0, math.inf))],
+        [f"Lost to competing processes, {threads}"],
+        model_styles(table["model"]),
         caption=[
-            "Step time with competing processes over that without, of each model; dotted: what the CPU time that they "
-            "take explains, above it is CPU time that was available and not used. Bars: 95 % intervals."
+            "Step time with competing processes times the CPU time that they leave, over that without, minus one: CPU "
+            "time that was available and not used. Bars: 95 % intervals."
         ],
     )
 

@@ -31,7 +31,7 @@ from matplotlib.text import Text
 from ....cython_src.errors import UsageError
 from ...analysis.names import model_label, model_rank
 from ...results.files import write_atomically, write_figure
-from ...subjects.models import MODELS, ModelSpec
+from ...subjects.models import MODELS, PERSISTENT, ModelSpec
 from ...tables.progress import say
 
 COLUMN_WIDTH_IN = {"double": 7.0, "single": 3.3}
@@ -53,6 +53,8 @@ _HUES = dict(
     zip(("blue", "orange", "green", "red", "purple", "brown", "pink", "grey", "yellow", "sky"), COLORS, strict=True)
 )
 
+# Variants that come first, in the order of a model's colours and markers; of other models the one without options.
+FIRST = {"forkjoin": (str(PERSISTENT), "forkjoin")}
 # Share of black (below 0) or white (above 0) in the colour of each further variant.
 _SHADES = (0.0, -0.4, 0.4, -0.65, 0.6)
 
@@ -142,14 +144,16 @@ class ModelStyle:
 def model_styles(models: Sequence[ModelSpec]) -> dict[ModelSpec, ModelStyle]:
     """Assign colours and markers by model; shades of them, markers and lines by variant, in the models' fixed order.
 
-    A model of a GPU looks like a variant of its twin on the CPU, if it has one.
+    `FIRST` variants look the same in every figure, whatever is beside them. A model of a GPU looks like a variant of
+    its twin on the CPU, if it has one.
     """
     styles: dict[ModelSpec, ModelStyle] = {}
     seen: dict[str, int] = {}
     for model in sorted(set(models), key=model_rank):
         base = model.name.removeprefix("gpu_")
-        variant = seen.get(base, 0)
-        seen[base] = variant + 1
+        first = FIRST.get(base, (base,))
+        variant = first.index(str(model)) if str(model) in first else seen.setdefault(base, len(first))
+        seen[base] = seen.get(base, len(first)) + (str(model) not in first)
         known = MODELS.get(base, model.model)
         hue = known.colors[variant % len(known.colors)]
         color, share = _HUES.get(hue, hue), _SHADES[variant // len(known.colors) % len(_SHADES)]

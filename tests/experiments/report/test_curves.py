@@ -10,7 +10,6 @@ from experiments.synthetic_results import sweep_of, synthetic_rows
 from forktask.cython_src.errors import UsageError
 from forktask.experiments.analysis.accounting import layer_table, layers_of_all, phase_table, summary_table
 from forktask.experiments.analysis.comparisons import ladder_table
-from forktask.experiments.analysis.names import model_label
 from forktask.experiments.analysis.speeds import speed_table
 from forktask.experiments.report import figures
 from forktask.experiments.report.figures.style import TALLEST_IN
@@ -94,7 +93,7 @@ def test_models_without_a_wait_for_phases_are_no_ladder():
 @pytest.mark.parametrize("serial", [True, False])
 def test_wall_and_busy_times_of_a_phase_share_a_panel(ladder, serial):
     """Check the values of each panel over the batch, without a serial run too, that busy times are hollow, and that
-    over two numbers of threads models have rows on the larger one."""
+    two numbers of threads have a line."""
     models = ("serial",) * serial + RUNGS
     sweep = sweep_of(synthetic_rows(models=models, batches=(16, 64), repeats=7))
     speeds = speed_table(sweep).query("threads == 2 or model == 'serial'")
@@ -111,10 +110,9 @@ def test_wall_and_busy_times_of_a_phase_share_a_panel(ladder, serial):
             hollow = [line for line in axis.lines if line.get_marker() and line.get_markerfacecolor() == "white"]
             assert len(hollow) == (0 if name == "step" else len(busy))
     rows = figures.figure_data(ladder, "run_time").query("panel == 'step'")
-    of_step = speed_table(ladder).query("threads == 2")
-    assert rows["value"].tolist() == pytest.approx(1e3 * of_step["time_s"]) and rows["x"].tolist() == [
-        model_label(model) for model in of_step["model"]
-    ]
+    of_step = {(str(row.model), row.threads): 1e3 * row.time_s for row in speed_table(ladder).itertuples()}
+    drawn = {(str(row.model), row.x): row.value for row in rows.itertuples() if (str(row.model), row.x) in of_step}
+    assert {threads for _, threads in drawn} == {1, 2} and drawn == pytest.approx({key: of_step[key] for key in drawn})
 
 
 def test_memory_over_the_batch_is_that_of_the_table():

@@ -16,6 +16,7 @@ from forktask.experiments.analysis.names import GRANULARITY
 from forktask.experiments.analysis.speeds import best_serial
 from forktask.experiments.commands.main import main
 from forktask.experiments.report import figures, files
+from forktask.experiments.report.figures.ratios import LOST
 from forktask.experiments.report.rendering import render_text
 from forktask.experiments.report.sections import build
 from forktask.experiments.results.folder import read_results
@@ -220,8 +221,8 @@ def allowed(sweep, tables, numbers, figure, panel, quantity):
         return [row["ratio"] for row in tables["axes"]]
     if quantity == "time after / before":
         return [row["ratio"] for row in tables["effects"]]
-    assert quantity == "time / without", f"no quantity is known for {quantity!r} of figure {figure}"
-    return [row["slowdown"] for row in tables["interference"]] + [1.0]
+    assert quantity == LOST, f"no quantity is known for {quantity!r} of figure {figure}"
+    return [100 * row["loss"] for row in tables["interference"]]
 
 
 def is_reference(chart, model):

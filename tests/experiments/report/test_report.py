@@ -274,7 +274,7 @@ def test_answers_are_those_of_the_tables():
     assert [row["against"] for row in result] == ["forkjoin"] * 4 + [""] * 3
     again = "forkjoin, again (A/A)"  # the same words in the forest plot and in all legends and tables
     assert result[3]["label"] == model_label(parse_model("forkjoin:again=1")) == again
-    assert again in [text.get_text() for text in figures.draw(sweep).axes[0].get_yticklabels()]
+    assert again in [text.get_text() for text in figures.draw(sweep, "forest").axes[0].get_yticklabels()]
     for row in result:
         theirs = 1 if row["reference"] == "serial" else 2
         times = [sweep.times.time((plan_id, row["model"], 2)), sweep.times.time((plan_id, row["reference"], theirs))]
