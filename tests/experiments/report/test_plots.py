@@ -223,6 +223,7 @@ def test_available_figures_can_all_be_drawn(two, swept):
         *("forest", "speedup", "run_time", "layers", "roofline", "turns")
     ]
     others = {
+        "calls",
         "factorial",
         "handover",
         "interference",
