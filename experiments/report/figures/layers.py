@@ -52,6 +52,10 @@ def layers(sweep: Sweep, plan_id: str) -> Chart:
     )
     widest = max((t for _, t in points), default=0)
     points = [p for p in points if p == (SERIAL, 1) or (p[1] == widest and alike_profiles(sweep, Point(plan_id, *p)))]
+    if not points:
+        raise Lacking(
+            "a figure of layers needs logged runs that took as long as the timed ones, got none; measure again"
+        )
     tables = {p: layer_table(sweep, plan_id, *p) for p in points}
     lead = tables.get((SERIAL, 1), next(iter(tables.values())))
     group = _groups(lead)

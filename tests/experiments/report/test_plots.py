@@ -217,6 +217,18 @@ def test_a_report_of_many_plans_draws_one_of_each_network(swept, monkeypatch):
     assert figures.available_figures(swept, other) == [] and "--plan ID" in render_answers(build(swept))
 
 
+def test_logged_runs_unlike_the_timed_ones_have_no_figure_of_layers():
+    """Check that without a serial run, and with logs that took twice as long, the figure is not offered, with a reason."""
+    rows = synthetic_rows(models=("forkjoin", "taskiter"))
+    for row in rows:
+        if row["kind"] == "profile":
+            row["pass_time_s"] *= 2
+    sweep = sweep_of(rows)
+    assert "layers" not in figures.available_figures(sweep, sweep.plan_ids()[0])
+    with pytest.raises(UsageError, match="took as long as the timed ones"):
+        figures.draw(sweep, "layers", sweep.plan_ids()[0])
+
+
 def test_available_figures_can_all_be_drawn(two, swept):
     """Check that what is offered works and what is not offered is refused with a reason."""
     assert figures.available_figures(two, two.plan_ids()[0]) == [
