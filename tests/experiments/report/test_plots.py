@@ -218,7 +218,7 @@ def test_a_report_of_many_plans_draws_one_of_each_network(swept, monkeypatch):
 
 
 def test_logged_runs_unlike_the_timed_ones_have_no_figure_of_layers():
-    """Check that without a serial run, and with logs that took twice as long, the figure is not offered, with a reason."""
+    """Check that without a serial run, and with logs that took twice as long, the figure is refused with a reason."""
     rows = synthetic_rows(models=("forkjoin", "taskiter"))
     for row in rows:
         if row["kind"] == "profile":
