@@ -16,7 +16,13 @@ static inline void forktask_region_mark(const char *name)
         dprintf(atoi(descriptor), "%s %lld.%09ld\n", name, (long long)now.tv_sec, now.tv_nsec);
 }
 
-static inline void forktask_region_begin(void) { forktask_region_mark("begin"); }
-static inline void forktask_region_end(void) { forktask_region_mark("end"); }
+static inline void forktask_region_begin(void)
+{
+    forktask_region_mark("begin");
+}
+static inline void forktask_region_end(void)
+{
+    forktask_region_mark("end");
+}
 
 #endif
