@@ -19,7 +19,7 @@ from forktask.cython_src.errors import UsageError
 from forktask.experiments.cluster.client import measure_on
 from forktask.experiments.commands.main import main
 from forktask.experiments.results.folder import read_results
-from forktask.experiments.results.rows import FailureRow, MachineRow, RunRow, SampleRow, SessionRow
+from forktask.experiments.results.rows import FailureRow, MachineRow, ProfileRow, RunRow, SampleRow, SessionRow
 from forktask.experiments.sweep.configuration import Configuration, Grid, Measure, read_configuration
 from forktask.experiments.sweep.runner import SweepRunner
 
@@ -244,11 +244,14 @@ def test_a_real_sweep_goes_through_dask(tmp_path):
     SweepRunner(read_configuration(file), str(tmp_path / "plain"), "forktask run x").run()
 
     def content(folder):
-        return Counter(
+        results = read_results(folder)
+        logged = {row.config_id for row in results.of(ProfileRow)}  # again where a log took longer than timed runs
+        rows = Counter(
             (type(row).__name__, getattr(row, "config_id", ""), getattr(row, "repetition", ""))
-            for row in read_results(folder).rows
-            if not isinstance(row, SessionRow)  # an engine's folder has sessions by node and time alone
+            for row in results.rows
+            if not isinstance(row, SessionRow | ProfileRow)  # an engine's folder has sessions by node and time alone
         )
+        return rows, logged
 
     assert content(out) == content(tmp_path / "plain")
     hashes = [{row.weights_hash for row in read_results(f).of(SampleRow)} for f in (out, tmp_path / "plain")]
