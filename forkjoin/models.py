@@ -55,17 +55,14 @@ class ForkJoinOptions(Record):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        persistent = ("region", "persistent")
-        needed = {
-            "join": {"tree": [persistent], "dist": [persistent, ("runtime", "libomp")]},
-            "order": {"place": [persistent]},
-        }
-        for name, values in needed.items():
-            for other, wanted in values.get(getattr(self, name), ()):
-                if (got := getattr(self, other)) != wanted:
-                    raise UsageError(
-                        f"{name}={getattr(self, name)} needs {other}={wanted}, got {other}={got}; add {other}={wanted}"
-                    )
+        for name, value, other, needed in (
+            ("join", "tree", "region", "persistent"),
+            ("join", "dist", "region", "persistent"),
+            ("join", "dist", "runtime", "libomp"),
+            ("order", "place", "region", "persistent"),
+        ):
+            if getattr(self, name) == value and (got := getattr(self, other)) != needed:
+                raise UsageError(f"{name}={value} needs {other}={needed}, got {other}={got}; add {other}={needed}")
 
 
 class OpenMPTasksOptions(Record):

@@ -40,10 +40,8 @@ CALLS = f"{__name__}:calls"  # network of a comparison of calls
 ARGUMENTS = "arguments"  # attribute of the plan
 DIGEST, VALUES = "call_digest", "call_values"  # arrays of the plan: of all that a call returned, of some numbers in it
 OF_PROGRAMS = ("threads_variable", "time_pattern")  # options of all programs of a comparison
-TARGET, TARGET_VARIABLE = (
-    "{target}",
-    "FORKTASK_TARGET",
-)  # where the gate installed a commit: in commands, and of processes
+TARGET = "{target}"  # in a program's command: the folder in which the gate installed a commit
+TARGET_VARIABLE = "FORKTASK_TARGET"  # by which a process knows that folder
 MOST_VALUES = 64
 COMPARABLE = "biufcSUMm"  # kinds of NumPy's types
 NOT_PLANNED = "A function or program runs no plan: there are no blocks, profiles, bounds and simulations of it."

@@ -312,8 +312,8 @@ def _draw_lines(axis, chart: Chart, panel: Panel, number: int) -> None:
         rows = rows[rows["x"].notna()].sort_values("x")
         if model not in marked and look.line != "none":
             axis.plot(rows["x"], rows["value"], color=look.color, linestyle=look.line, linewidth=0.8, zorder=1)
-            if np.isfinite(rows["low"].astype(float)).all():
-                low, high = rows["low"].astype(float), rows["high"].astype(float)
+            low, high = (rows[end].astype(float) for end in ("low", "high"))  # None where an end is not known
+            if np.isfinite(low).all():
                 axis.fill_between(rows["x"], low, high, color=look.color, alpha=0.18, linewidth=0)
             continue
         size = 6.0 - 2.6 * marked.index(model) / max(1, len(marked) - 1) if model in marked else 0  # all are seen
