@@ -2,8 +2,9 @@
 
 A block is a whole product where its operands lie in memory as matrices do: weight gradients of 1 x 1 convolutions
 without halo, fully connected layers, and linear layers of tokens. Each block is a product of its own, so that its
-numbers do not depend on how a loop is launched. cuBLAS gets a loop where each of its products fills a device alone; our
-own kernels run all blocks of a loop at once, and so take the smaller ones. The plan decides: all models compute alike.
+numbers do not depend on how a loop is launched. cuBLAS gets a loop that has one block, or where each product fills a
+device alone; our own kernels run all blocks of a loop at once, and so take the smaller ones of several. The plan
+decides: all models compute alike.
 
 CuPy loads cuBLAS, but its calls take CuPy's current stream and leave the workspace to the library, whose results may
 then differ when several streams are busy. So the library is called directly, with a handle and a workspace for each
@@ -224,7 +225,7 @@ _PRODUCTS: dict[str, Callable[[Mapping, Mapping], Product | None]] = {
 def products_of(
     kernel: str, attributes: Mapping, bounds: list[dict[str, int]], operands: Collection[str] = ()
 ) -> Products | None:
-    """The products of a loop's blocks; None unless every block is one that fills a device alone.
+    """The products of a loop's blocks; None unless every block is one, and fills a device where there are several.
 
     Parameters
     ----------
@@ -235,8 +236,9 @@ def products_of(
     """
     make = None if MASKS & {*operands} else _PRODUCTS.get(kernel)
     blocks = tuple(make(attributes, b) for b in bounds) if make else ()
-    filling = blocks and all(p and p.batch * p.rows * p.columns * p.inner >= FILLING for p in blocks)
-    return Products(blocks) if filling else None
+    least = FILLING if len(blocks) > 1 else 0
+    chosen = blocks and all(p and p.batch * p.rows * p.columns * p.inner >= least for p in blocks)
+    return Products(blocks) if chosen else None
 
 
 # cublas_api.h

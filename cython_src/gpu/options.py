@@ -22,8 +22,9 @@ class GpuOptions(Record):
     products: Annotated[
         str,
         about(
-            "what multiplies matrices. cublas: the library where a block fills the device, else our kernels; tf32: so "
-            "too, with factors of TF32; 3xtf32: our kernels, three products of TF32 for one; own: our kernels alone",
+            "what multiplies matrices. cublas: the library where a loop is one product, or each fills the device, "
+            "else our kernels; tf32: the same, with factors of TF32; 3xtf32: our kernels, three products of TF32 for "
+            "one; own: our kernels alone",
             choices=PRODUCTS,
         ),
     ] = "cublas"

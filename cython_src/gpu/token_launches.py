@@ -79,7 +79,7 @@ TOKEN_LAUNCHES: dict[str, Grid] = {
 TOKEN_AFTER: dict[tuple[str, str], tuple[str, Grid]] = {
     ("embedding_token_gradient", "output"): (
         "embedding_token_gradient",
-        lambda symbol, a, b: Launch(symbol, min(MAX_TILES, a["rows"]), 4),
+        lambda symbol, a, b: Launch(symbol, min(MAX_TILES, a["rows"]), 4 * (1 + THREADS)),
     ),
     ("layernorm_backward", "weight_partials"): ("layernorm_weight_gradient", per_strip(lambda a, b: a["features"])),
     ("linear_backward_weights", "bias"): ("linear_bias_gradient", per_strip(lambda a, b: extents(b, 2))),

@@ -119,6 +119,18 @@ __device__ void nhwc_convolve(const Args &a, const float *input, const float *bi
     });
 }
 
+/* out[k][i], i < WIDTH, for a step of a sum: COUNT numbers side by side from place(half, k, i) of `from` on, or zeros
+ * where that is negative. */
+template <int COUNT, int WIDTH, typename Place>
+__device__ inline void gather_step(const float *from, int half, Place place, float *out)
+{
+#pragma unroll 2
+    for (int at = COUNT * threadIdx.x; at < STEP * WIDTH; at += COUNT * THREADS) {
+        const long long start = place(half, at / WIDTH, at % WIDTH);
+        start_copy<COUNT>(out + at / WIDTH * (WIDTH + GAP) + at % WIDTH, from + max(start, 0ll), start >= 0);
+    }
+}
+
 /* dW[o, i, tap] = sum over images and pixels of dY[o] X[i at the tap], in PyTorch's order (O, I / groups, k, k), into a
  * partial of its own. Rows of a tile are output channels of one group, its columns taps and their input channels. Bounds:
  * images, output channels, input channels (all of a group where there are several), partial. */
@@ -163,26 +175,31 @@ __device__ void nhwc_weight_gradient(const Args &a)
     };
     if (threadIdx.x < STEP)
         place(threadIdx.x, 0);
+    /* Numbers that lie side by side are copied by fours where a pixel's are: past o1 lie others, or padding, whose sums
+     * nobody takes. */
+    const bool wide_left = o0 % 4 == 0, wide_right = inputs % 4 == 0 && (group * part + i0) % 4 == 0;
+    const auto gradient_at = [&](int half, int k, int i) {
+        const long long at = places[2 * half * STEP + k];
+        return at >= 0 && o0 + i < o1 ? at + o0 + i : -1;
+    };
+    const auto input_at = [&](int half, int k, int i) {
+        const bool exists = offsets[i] >= 0 && places[2 * half * STEP + k] >= 0;
+        return exists ? places[(2 * half + 1) * STEP + k] + offsets[i] : -1;
+    };
     unsigned p0 = 0;
     walk(
         [&](int half) {
             if (p0 >= pixels)
                 return 0;
-#pragma unroll
-            for (int i = threadIdx.x; i < STEP * ROWS; i += THREADS) {
-                const int o = o0 + i % ROWS;
-                const long long at = places[2 * half * STEP + i / ROWS];
-                const bool exists = at >= 0 && o >= b.o0 && o < o1;
-                start_copy<1>(left + (half * STEP + i / ROWS) * PITCH + i % ROWS, a.gradient + (exists ? at + o : 0),
-                              exists);
-            }
-#pragma unroll
-            for (int i = threadIdx.x; i < STEP * COLUMNS; i += THREADS) {
-                const long long at = offsets[i % COLUMNS];
-                const bool exists = at >= 0 && places[2 * half * STEP + i / COLUMNS] >= 0;
-                start_copy<1>(right + (half * STEP + i / COLUMNS) * RIGHT + i % COLUMNS,
-                              a.input + (exists ? places[(2 * half + 1) * STEP + i / COLUMNS] + at : 0), exists);
-            }
+            float *lefts = left + half * STEP * PITCH, *rights = right + half * STEP * RIGHT;
+            if (wide_left)
+                gather_step<4, ROWS>(a.gradient, half, gradient_at, lefts);
+            else
+                gather_step<1, ROWS>(a.gradient, half, gradient_at, lefts);
+            if (wide_right)
+                gather_step<4, COLUMNS>(a.input, half, input_at, rights);
+            else
+                gather_step<1, COLUMNS>(a.input, half, input_at, rights);
             p0 += STEP;
             if (threadIdx.x < STEP) /* pixels of the next step */
                 place(p0 + threadIdx.x, half ^ 1);
@@ -209,8 +226,9 @@ KERNEL_OF(nhwc_conv_bias_gradient, nhwc_conv_backward_weights)
         return;
     float sum = 0;
     if (o < b.o1)
-        for_strip(dy, b.n0, b.n1, 0, dy.height,
-                  [&](int n, int y, int x) { sum += a.gradient[pixel(dy, n, y, x) + o]; });
+        for_strip(
+            dy, b.n0, b.n1, 0, dy.height, [&](int n, int y, int x) { return a.gradient[pixel(dy, n, y, x) + o]; },
+            [&](float g) { sum += g; });
     sum = sum_strips(shared, sum);
     if (threadIdx.x < STRIP_CHANNELS && o < b.o1)
         put(a.bias_output + (long long)b.partial * dy.channels + o, sum, a.accumulate);

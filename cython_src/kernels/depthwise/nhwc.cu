@@ -91,10 +91,13 @@ KERNEL(nhwc_depthwise_backward_weights)
     const Source source = {a.input, 0, 0, 0};
     float sum = 0;
     if (c < b.c1)
-        for_strip(a.gradient_map, b.n0, b.n1, b.y0, b.y1, [&](int n, int y, int x) {
-            const float g = a.gradient[pixel(a.gradient_map, n, y, x) + c];
-            sum += tap == taps ? g : g * read_source(a.in_map, source, a.window, tap, n, y, x, c);
-        });
+        for_strip(
+            a.gradient_map, b.n0, b.n1, b.y0, b.y1,
+            [&](int n, int y, int x) {
+                const float g = a.gradient[pixel(a.gradient_map, n, y, x) + c];
+                return tap == taps ? g : g * read_source(a.in_map, source, a.window, tap, n, y, x, c);
+            },
+            [&](float product) { sum += product; });
     sum = sum_strips(shared, sum);
     if (threadIdx.x < STRIP_CHANNELS && c < b.c1) {
         const long long channel = (long long)b.partial * a.gradient_map.channels + c;
@@ -142,9 +145,12 @@ KERNEL_OF(nhwc_depthwise_norm_weights, nhwc_depthwise_norm_backward)
     const Source source = {a.input, a.input_scale, a.input_shift, a.input_activation};
     float sum = 0;
     if (c < b.c1)
-        for_strip(a.out_map, b.n0, b.n1, 0, a.out_map.height, [&](int n, int y, int x) {
-            sum += result_gradient(a, n, y, x, c) * read_source(a.in_map, source, a.window, tap, n, y, x, c);
-        });
+        for_strip(
+            a.out_map, b.n0, b.n1, 0, a.out_map.height,
+            [&](int n, int y, int x) {
+                return result_gradient(a, n, y, x, c) * read_source(a.in_map, source, a.window, tap, n, y, x, c);
+            },
+            [&](float product) { sum += product; });
     sum = sum_strips(shared, sum);
     if (threadIdx.x < STRIP_CHANNELS && c < b.c1)
         a.weight_partials[((long long)b.partial * a.out_map.channels + c) * taps + tap] = sum;

@@ -43,10 +43,11 @@ KERNEL_OF(embedding_token_clear, embedding_token_gradient)
 }
 
 /* The second one: a CUDA block takes the rows whose token no row before has, and adds up all rows with that token, in
- * order; a thread for each feature. */
+ * order; a thread for each feature. All threads together look for these rows, each in 32 of them. */
 KERNEL(embedding_token_gradient)
 {
     int *repeated = (int *)shared;
+    unsigned *found = (unsigned *)shared + 1; /* [THREADS], a bit for each row */
     const auto &b = block_bounds(a);
     const int *tokens = a.tokens;
     for (int first = blockIdx.x; first < a.rows; first += gridDim.x) {
@@ -63,13 +64,22 @@ KERNEL(embedding_token_gradient)
         __syncthreads();
         if (*repeated)
             continue;
-        for (int f = b.c0 + threadIdx.x; f < b.c1; f += THREADS) {
-            float *out = a.output + (long long)token * a.features + f;
-            float sum = *out;
-            for (int row = first; row < a.rows; row++)
-                if (tokens[row] == token)
-                    sum += a.gradient[(long long)row * a.features + f];
-            *out = sum;
+        for (int start = first; start < a.rows; start += 32 * THREADS) {
+            const int own = start + 32 * (int)threadIdx.x, words = min(THREADS, divide_up(a.rows - start, 32));
+            unsigned rows = 0;
+            for (int bit = 0; bit < 32 && own + bit < a.rows; bit++)
+                rows |= (unsigned)(tokens[own + bit] == token) << bit;
+            __syncthreads();
+            found[threadIdx.x] = rows;
+            __syncthreads();
+            for (int f = b.c0 + threadIdx.x; f < b.c1; f += THREADS) {
+                float *out = a.output + (long long)token * a.features + f;
+                float sum = *out;
+                for (int word = 0; word < words; word++)
+                    for (unsigned left = found[word]; left; left &= left - 1)
+                        sum += a.gradient[(long long)(start + 32 * word + __ffs(left) - 1) * a.features + f];
+                *out = sum;
+            }
         }
     }
 }

@@ -197,21 +197,28 @@ struct Factor {
     int pitch, start, stop, columns;
 };
 
-__device__ inline void copy_element(const Factor &f, int row, int column, float *to)
+template <int COUNT>
+__device__ inline void copy_elements(const Factor &f, int row, int column, float *to)
 {
     const bool exists = row >= f.start && row < f.stop && column < f.columns;
-    start_copy<1>(to, f.at + (exists ? (long long)row * f.pitch + column : 0), exists);
+    start_copy<COUNT>(to, f.at + (exists ? (long long)row * f.pitch + column : 0), exists);
 }
 
 /* out[k][i], i < WIDTH, for a step of the sum from k0 on: element (k0 + k, first + i), or (first + i, k0 + k) of a factor
- * that is TURNED, whose rows the sum runs along. */
+ * that is TURNED, whose rows the sum runs along; others by fours where these are aligned. */
 template <bool TURNED, int WIDTH>
 __device__ inline void copy_step(const Factor &f, int first, int k0, float *out)
 {
+    if (!TURNED && f.pitch % 4 == 0 && f.columns % 4 == 0 && first % 4 == 0 && (unsigned long long)f.at % 16 == 0) {
+#pragma unroll 2
+        for (int at = 4 * threadIdx.x; at < STEP * WIDTH; at += 4 * THREADS)
+            copy_elements<4>(f, k0 + at / WIDTH, first + at % WIDTH, out + at / WIDTH * (WIDTH + GAP) + at % WIDTH);
+        return;
+    }
 #pragma unroll 2 /* more takes registers that attention has not */
     for (int at = threadIdx.x; at < STEP * WIDTH; at += THREADS) {
         const int k = TURNED ? at % STEP : at / WIDTH, i = TURNED ? at / STEP : at % WIDTH;
-        copy_element(f, TURNED ? first + i : k0 + k, TURNED ? k0 + k : first + i, out + k * (WIDTH + GAP) + i);
+        copy_elements<1>(f, TURNED ? first + i : k0 + k, TURNED ? k0 + k : first + i, out + k * (WIDTH + GAP) + i);
     }
 }
 

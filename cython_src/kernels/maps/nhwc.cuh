@@ -71,14 +71,30 @@ __device__ inline void for_channels(const NhwcMap &m, const Bounds &b, int c0, i
     }
 }
 
-/* Call body(n, y, x) for the pixels of images [n0, n1) and rows [y0, y1) of a map that are those of the thread's strip, of
- * THREADS / CHANNELS strips. */
-template <int CHANNELS = STRIP_CHANNELS, typename Body>
-__device__ inline void for_strip(const NhwcMap &m, int n0, int n1, int y0, int y1, Body body)
+/* Loads of a thread that are under way together. */
+#define LOADS 8
+
+/* For the pixels of images [n0, n1) and rows [y0, y1) of a map that are those of the thread's strip, of THREADS / CHANNELS
+ * strips, in order: add(load(n, y, x)). The loads of several pixels come before what is added, so that memory is waited
+ * for once. */
+template <int CHANNELS = STRIP_CHANNELS, typename Load, typename Add>
+__device__ inline void for_strip(const NhwcMap &m, int n0, int n1, int y0, int y1, Load load, Add add)
 {
+    constexpr unsigned STRIDE = THREADS / CHANNELS;
     const unsigned rows = y1 - y0, width = m.width, pixels = (n1 - n0) * rows * width;
-    for (unsigned p = threadIdx.x / CHANNELS; p < pixels; p += THREADS / CHANNELS)
-        body(n0 + (int)(p / width / rows), y0 + (int)(p / width % rows), (int)(p % width));
+    for (unsigned first = threadIdx.x / CHANNELS; first < pixels; first += LOADS * STRIDE) {
+        decltype(load(0, 0, 0)) values[LOADS];
+#pragma unroll
+        for (unsigned i = 0; i < LOADS; i++) {
+            const unsigned p = first + i * STRIDE;
+            if (p < pixels)
+                values[i] = load(n0 + (int)(p / width / rows), y0 + (int)(p / width % rows), (int)(p % width));
+        }
+#pragma unroll
+        for (unsigned i = 0; i < LOADS; i++)
+            if (first + i * STRIDE < pixels)
+                add(values[i]);
+    }
 }
 
 #endif

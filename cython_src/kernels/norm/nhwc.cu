@@ -17,11 +17,13 @@ __device__ inline void pixel_statistics(const NhwcMap &m, const float *map, cons
     float shift = 0, sum = 0, squares = 0;
     if (c < end) {
         shift = map[pixel(m, b.n0, b.y0, 0) + c];
-        for_strip<NORM_CHANNELS>(m, b.n0, b.n1, b.y0, b.y1, [&](int n, int y, int x) {
-            const float d = map[pixel(m, n, y, x) + c] - shift;
-            sum += d;
-            squares += d * d;
-        });
+        for_strip<NORM_CHANNELS>(
+            m, b.n0, b.n1, b.y0, b.y1, [&](int n, int y, int x) { return map[pixel(m, n, y, x) + c]; },
+            [&](float z) {
+                const float d = z - shift;
+                sum += d;
+                squares += d * d;
+            });
     }
     sum = sum_strips<NORM_CHANNELS>(shared, sum);
     squares = sum_strips<NORM_CHANNELS>(shared, squares);
@@ -73,9 +75,11 @@ KERNEL(nhwc_norm_finish)
             continue;
         }
         float total = 0, squares = 0;
+#pragma unroll 8 /* loads under way together */
         for (int p = 0; p < partials; p++)
             total += partial[(long long)p * 3 * pitch + c] * partial[(long long)(p * 3 + 2) * pitch + c];
         const float m = total / count;
+#pragma unroll 8
         for (int p = 0; p < partials; p++) {
             const float d = partial[(long long)p * 3 * pitch + c] - m;
             squares +=
@@ -142,6 +146,11 @@ __device__ inline float masked(const Mask &mask, float g, float z, long long at,
     return passes(mask.y ? mask.y[at] : mask.scale[c] * z + mask.shift[c], mask.activation) ? g : 0;
 }
 
+/* A pixel's input of a norm, and the gradient of its result. */
+struct Pair {
+    float z, g;
+};
+
 /* Sums of g and g xhat over a block, for a strip of channels from b.c0 on, into rows of `out`; g = gradient(n, y, x, c, z).
  * All threads of the CUDA block must come. */
 template <typename Gradient>
@@ -152,12 +161,19 @@ __device__ inline void gradient_sums(const NhwcMap &m, const float *input, const
     if (c0 >= end)
         return;
     float sum = 0, with_xhat = 0;
-    if (c < end)
-        for_strip<NORM_CHANNELS>(m, b.n0, b.n1, b.y0, b.y1, [&](int n, int y, int x) {
-            const float z = input[pixel(m, n, y, x) + c], g = gradient(n, y, x, c, z);
-            sum += g;
-            with_xhat += g * ((z - mean[c]) * inv_std[c]);
-        });
+    if (c < end) {
+        const float center = mean[c], factor = inv_std[c];
+        for_strip<NORM_CHANNELS>(
+            m, b.n0, b.n1, b.y0, b.y1,
+            [&](int n, int y, int x) {
+                const float z = input[pixel(m, n, y, x) + c];
+                return Pair{z, gradient(n, y, x, c, z)};
+            },
+            [&](const Pair &at) {
+                sum += at.g;
+                with_xhat += at.g * ((at.z - center) * factor);
+            });
+    }
     sum = sum_strips<NORM_CHANNELS>(shared, sum);
     with_xhat = sum_strips<NORM_CHANNELS>(shared, with_xhat);
     if (threadIdx.x < NORM_CHANNELS && c < end) {
@@ -206,6 +222,7 @@ KERNEL(nhwc_norm_backward_finish)
             continue;
         }
         float dbias = partial[c], dweight = partial[pitch + c];
+#pragma unroll 8
         for (int p = 1; p < partials; p++) {
             dbias += partial[(long long)p * 2 * pitch + c];
             dweight += partial[(long long)(p * 2 + 1) * pitch + c];

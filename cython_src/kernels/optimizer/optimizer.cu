@@ -7,6 +7,7 @@ template <typename Args>
 __device__ inline float partial_sum(const Args &a, long long at)
 {
     float sum = a.partials[at];
+#pragma unroll 8 /* loads under way together */
     for (int p = 1; p < a.elements.num_partials; p++)
         sum += a.partials[at + (long long)p * a.elements.partial_stride];
     return sum;

@@ -61,6 +61,11 @@ static inline long long now_ns()
     return t.tv_sec * 1000000000ll + t.tv_nsec;
 }
 
+static inline int __ffs(int bits)
+{
+    return __builtin_ffs(bits);
+}
+
 #define __trap() abort()
 
 /* A stack that runs threads of a CUDA block until one of them waits at a barrier. */
