@@ -153,7 +153,7 @@ COLUMNS = {
         "sessions`, `generations`, `rounds": "sessions, generations and undisturbed rounds behind the row",
         "time_s": "typical time of a step: geometric mean over generations, wild ones clipped; `low_s`, `high_s`: "
         "its interval",
-        "fill_s": "time of the first iteration, with a cold pipeline, median",
+        "fill_s": "time of the first iteration, with a cold pipeline, median; none of steps of 50 ms and more",
         "speedup": "serial time over this time",
         "efficiency": "speedup per thread",
         "reference": "the quickest fork-join model of the same plan and threads",

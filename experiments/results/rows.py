@@ -295,8 +295,10 @@ class SampleRow(Process, frozen=True, kw_only=True, tag="sample"):
     step_time_s: Annotated[
         Real, says("median over its turns of the slope of run time over run length; disturbed rounds are left out")
     ]
-    fill_time_s: Annotated[Real, says("its intercept")]
-    short_steps: Annotated[Number, says("length of the short timed runs, in iterations")]
+    fill_time_s: Annotated[Real | None, says("its intercept; null where `short_steps` is 0")]
+    short_steps: Annotated[
+        Count, says("length of the short timed runs, in iterations; 0 of passes of 50 ms and more: they have long runs")
+    ]
     long_steps: Annotated[Number, says("length of the long ones")]
     rounds: Annotated[list[Count], Meta(min_length=1), says("numbers of the rounds in which it had a turn")]
     short_times_s: Annotated[list[Amount], Meta(min_length=1), says("how long the short runs took, one per turn")]

@@ -128,7 +128,8 @@ def groups_of(samples: Iterable[SampleRow], rounds: Iterable[RoundsRow]) -> list
 
 
 def step_times(turns: Turns | SampleRow) -> dict[int, float]:
-    """Return the step time of each turn, by round: the slope between its short and its long run, in seconds."""
+    """Return the step time of each turn, by round: the slope between its short run, or nothing where it has none, and
+    its long one, in seconds."""
     steps = turns.long_steps - turns.short_steps
     each = zip(turns.rounds, turns.short_times_s, turns.long_times_s, strict=True)
     return {number: (long_s - short_s) / steps for number, short_s, long_s in each}
@@ -336,12 +337,15 @@ def _group(row: SampleRow | RoundsRow) -> tuple[str, int, int]:
     return row.plan_id, row.interference, row.group
 
 
-def typical_step(turns: Turns, disturbed: Set[int]) -> tuple[float, float]:
-    """Return the median over turns of the step time and of what a run costs besides its steps, in seconds.
+def typical_step(turns: Turns, disturbed: Set[int]) -> tuple[float, float | None]:
+    """Return the median over turns of the step time and of what a run costs besides its steps, in seconds; None where
+    there are no short runs.
 
     Disturbed rounds are left out where enough others are left, from which noise does not hide the step.
     """
     times = quiet_turns(turns, disturbed)
     step_s = median(times.values())
+    if not turns.short_steps:
+        return step_s, None
     shorts = dict(zip(turns.rounds, turns.short_times_s, strict=True))
     return step_s, median(shorts[number] for number in times) - turns.short_steps * step_s

@@ -1,4 +1,5 @@
-"""The only timing loop: it warms up until stationary, then times runs of two lengths in turns; a step is the slope."""
+"""The only timing loop: it warms up until stationary, then times runs of two lengths in turns; a step is the slope.
+Long steps have runs of one length."""
 
 from __future__ import annotations
 
@@ -16,6 +17,10 @@ WARMUP_CHUNK_S = 0.005  # shortest run that is timed during warm-up: 250 times t
 # Before a turn on a GPU: its clock falls while others have their turns, and takes about so long to rise.
 GPU_UNTIMED_S = 0.02
 LONG_PASS_S = 0.25  # of a pass that fills the caches and wakes the threads by itself, within a percent of its time
+# From this time of a pass on one run is timed: what it takes besides its passes, some ten microseconds, is below a
+# thousandth of it, and the difference of two runs has two to three times the noise of their sum.
+ONE_RUN_S = 0.05
+ONE_RUN_PASSES = 3  # a run's last pass has none to overlap with
 FALLING_Z = 1.645  # one-sided 5 % quantile of the normal distribution
 
 
@@ -112,14 +117,16 @@ def turn_lengths(pass_time_s: float, turn_s: float, untimed_s: float = 0.0) -> t
     which take about `turn_s` together.
 
     The step time is the slope between the two timed runs, and the further apart these are, the less their noise moves
-    it: by a quarter less with 1 and 9 passes than with 2 and 8. The long run has three passes at least; long passes are
-    run once and twice, without an untimed run but on a GPU: what they lack in number they have in time.
+    it: by a quarter less with 1 and 9 passes than with 2 and 8. The long run has three passes at least. Of passes of
+    `ONE_RUN_S` and more there is no short run, of those of `LONG_PASS_S` no untimed one either but on a GPU.
     """
     if pass_time_s >= LONG_PASS_S:
-        return math.ceil(untimed_s / pass_time_s), 1, 2
+        return math.ceil(untimed_s / pass_time_s), 0, ONE_RUN_PASSES
     budget = turn_s / max(pass_time_s, 1e-9)  # in passes
-    short = max(1, int(budget / 10))
     untimed = max(1, int(budget / 5), math.ceil(untimed_s / max(pass_time_s, 1e-9)))
+    if pass_time_s >= ONE_RUN_S:
+        return untimed, 0, ONE_RUN_PASSES
+    short = max(1, int(budget / 10))
     return untimed, short, max(3 * short, int(budget) - short)
 
 
@@ -153,7 +160,8 @@ def take_turns(
         with meanwhile or nullcontext():
             if untimed:
                 stepper.run(untimed)
-            times = {n: stepper.run(n) for n in ((long, short) if turn["long_first"] else (short, long))}
+            lengths = (long, short) if turn["long_first"] else (short, long)
+            times = {0: 0.0} | {n: stepper.run(n) for n in lengths if n}
         turns += 1
         turn = yield {"short_s": times[short], "long_s": times[long]}
     return turns * (untimed + short + long) * stepper.stride

@@ -34,6 +34,7 @@ from ..results.turns import (
     quiet_times,
     step_times,
 )
+from ..sampling.timing import ONE_RUN_PASSES
 from ..tables.numbers import interval, plural
 from .bench import EFFORTS, TRIAL, Bench, Effort, Side
 
@@ -366,7 +367,9 @@ def step_time_s(row: Mapping[str, Any]) -> float:
 
 def _stride(row: Mapping[str, Any]) -> int:
     """Return the steps of a pass: both runs of a turn are whole numbers of them."""
-    return math.gcd(row["short_steps"], row["long_steps"])
+    return (
+        math.gcd(row["short_steps"], row["long_steps"]) if row["short_steps"] else row["long_steps"] // ONE_RUN_PASSES
+    )
 
 
 def _take(

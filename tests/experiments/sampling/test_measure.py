@@ -2,6 +2,7 @@
 
 import itertools
 import json
+import math
 import os
 import random
 from types import SimpleNamespace
@@ -15,12 +16,15 @@ from forktask.cython_src.plan.builder import PlanBuilder
 from forktask.cython_src.plan.model import Block, read, update
 from forktask.experiments.machine.disturbance import Disturbance
 from forktask.experiments.machine.perf_counters import PerfCounters
+from forktask.experiments.results.turns import Turns, typical_step
 from forktask.experiments.sampling import measure
 from forktask.experiments.sampling.child import converse
 from forktask.experiments.sampling.measure import Observed, measure_sample, record_costs
 from forktask.experiments.sampling.profile import block_times
 from forktask.experiments.sampling.timing import (
     LONG_PASS_S,
+    ONE_RUN_PASSES,
+    ONE_RUN_S,
     WARMUP_CHUNK_S,
     Stepper,
     still_falling,
@@ -68,7 +72,7 @@ def turns(stepper, pass_time_s, turn_s, count=3):
 
 
 @pytest.mark.parametrize("stride", [1, 3])
-@pytest.mark.parametrize("step", [1e-5, 1e-3, 0.02, 0.5])
+@pytest.mark.parametrize("step", [1e-5, 1e-3, 0.016])
 def test_a_turn_holds_a_short_and_a_long_run(step, stride):
     """Check lengths, times in either order, the untimed run before them, and the number of steps."""
     fake = FakeExecutor(lambda i: step, fill=0.003)
@@ -79,16 +83,32 @@ def test_a_turn_holds_a_short_and_a_long_run(step, stride):
         assert turn["long_s"] == pytest.approx(0.003 + long * step)
     untimed = fake.done[0][1]
     runs = [untimed, short, long, untimed, long, short, untimed, short, long]
-    if step * stride >= LONG_PASS_S:
-        runs = [short, long, long, short, short, long]
     assert [count for _, count in fake.done] == runs and sum(runs) == steps
+
+
+@pytest.mark.parametrize("stride", [1, 3])
+@pytest.mark.parametrize("step", [ONE_RUN_S, LONG_PASS_S])
+def test_a_turn_of_long_passes_is_one_run(step, stride):
+    """Check that it stands where the long run does, so that the slope is its time over its steps, that the row has no
+    fill, and that only very long passes have no untimed run."""
+    fake = FakeExecutor(lambda i: step, fill=0.003)
+    ready, taken, steps = turns(Stepper(fake, stride, fake.clock), step * stride, turn_s=0.01)
+    long = ONE_RUN_PASSES * stride
+    assert (ready["short_steps"], ready["long_steps"]) == (0, long)
+    assert [turn["short_s"] for turn in taken] == [0.0] * 3
+    runs = [long] * 3 if step * stride >= LONG_PASS_S else [stride, long] * 3
+    assert [count for _, count in fake.done] == runs and sum(runs) == steps
+    kept = {"rounds": [0, 1, 2], "short_steps": 0, "long_steps": long}
+    kept |= {f"{kind}_times_s": [turn[f"{kind}_s"] for turn in taken] for kind in ("short", "long")}
+    assert typical_step(Turns(**kept), set()) == (pytest.approx(step + 0.003 / long), None)
 
 
 def test_turn_lengths_keep_to_the_budget():
     """Check that the lengths are always far apart, that short steps stay within the target, and the untimed run; of
     long passes those that are enough."""
-    assert turn_lengths(LONG_PASS_S, 0.03) == (0, 1, 2) and turn_lengths(0.3, 0.03, untimed_s=0.02) == (1, 1, 2)
-    for pass_time in 10.0 ** np.linspace(-7, -0.7, 33):
+    assert turn_lengths(LONG_PASS_S, 0.03) == (0, 0, 3) and turn_lengths(0.3, 0.03, untimed_s=0.02) == (1, 0, 3)
+    assert turn_lengths(ONE_RUN_S, 0.03) == (1, 0, 3)
+    for pass_time in 10.0 ** np.linspace(-7, math.log10(0.99 * ONE_RUN_S), 33):
         untimed, short, long = turn_lengths(pass_time, 0.03)
         assert 1 <= short <= untimed <= long and 3 * short <= long
         assert (short + long) * pass_time <= max(0.03 + 1e-9, 4.01 * pass_time)
