@@ -171,7 +171,7 @@ def test_calls_of_two_commits(repository, call, capsys, monkeypatch):
         (repository / "own" / "__init__.py").write_text(CALLS.replace("VALUE", value))
         subprocess.run(["git", "commit", "-qam", commit], check=True, env={**os.environ, **AUTHOR})
     monkeypatch.setattr(clock, "MIN_GENERATIONS", 2)
-    command = ["gate", "--against", "HEAD~1", "--threads", "1", *COMMAND[-2:], "--budget", "15"]
+    command = ["gate", "--against", "HEAD~1", "--threads", "1", *COMMAND[-2:], "--budget", "600"]
     assert main([*command, *call]) == 0
     out = capsys.readouterr().out
     assert re.search(r"1: HEAD/HEAD~1 is 0\.[0-2]", out)
