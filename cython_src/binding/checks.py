@@ -106,18 +106,18 @@ def check_accesses(
 
 
 def sample_accesses(
-    plan: Plan, limit_s: float, *, initialise: Callable[[BoundPlan], Any] | None = None, seed: int = 0
+    plan: Plan, limit_s: float, *, initialise: Callable[[BoundPlan], Any] | None = None
 ) -> tuple[int, bool]:
     """Check some blocks of every loop as `check_accesses` does, on the compiled kernels, for a limited time.
 
     The loops of each kernel come in turns, over several passes through the plan: what differs most is checked first. Of
     the buffers that are no operands of a loop it looks at some, drawn at random.
 
-    `plan`, `initialise`, `seed`: as for `check_accesses`; `limit_s`: after this time no further loop is begun. Returns
+    `plan`, `initialise`: as for `check_accesses`; `limit_s`: after this time no further loop is begun. Returns
     number of blocks that were checked, and whether all loops were. Raises `AccessError`, `BlockFailure`, `UsageError`:
     as `check_accesses`.
     """
-    checker = _prepare(plan, "cpu", initialise, 1, BLOCKS_OF_A_LOOP, seed)
+    checker = _prepare(plan, "cpu", initialise, 1, BLOCKS_OF_A_LOOP, 0)
     deadline = time.monotonic() + limit_s
     place, places = [], Counter[str]()  # of each loop among those of its kernel
     for loop in plan.loops:

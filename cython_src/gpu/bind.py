@@ -500,7 +500,7 @@ class GpuBoundPlan(Shown):
         if key not in self._calls:
             record, calls = self._records[loop], []
             if addresses:
-                record = self._with_addresses(loop, record, addresses)
+                record = self._with_addresses(record, addresses)
             for how in self.launches[loop]:
                 if isinstance(how, Launch):
                     calls.append(self.device.prepared_launch(how.symbol, how.tiles, how.shared_bytes, record))
@@ -516,7 +516,7 @@ class GpuBoundPlan(Shown):
         """Return the iteration that a loop computes in a replay."""
         return replay * self.iteration_stride + self.plan.loops[loop].iteration_offset
 
-    def _with_addresses(self, loop: int, record: np.ndarray, addresses: Mapping[str, int]) -> np.ndarray:
+    def _with_addresses(self, record: np.ndarray, addresses: Mapping[str, int]) -> np.ndarray:
         usual = {self.address[name]: address for name, address in addresses.items()}
         if not usual.keys() & set(record["operand"].tolist()):
             return record

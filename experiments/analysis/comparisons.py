@@ -142,7 +142,7 @@ def interference_table(sweep: Sweep) -> pd.DataFrame:
             continue
         about = {"plan_id": row["reference_plan_id"], **{name: row[name] for name in ("threads", "model", "hogs")}}
         measured = sweep.machine.capacity_beside.get(str(row["threads"]), {}).get(str(row["hogs"]), math.nan)
-        left, slowdown = measured if row["hogs"] else 1.0, estimate_of(row, "ratio")
+        left, slowdown = measured if row["hogs"] else 1.0, estimate_of(row)
         loss = Estimate(*(end * left - 1 for end in (slowdown.value, slowdown.low, slowdown.high)), slowdown.count)
         columns = interval_columns("slowdown", slowdown) | interval_columns("loss", loss)
         rows.append({**about, "capacity": left, **columns, "usable": row["usable"]})
@@ -199,7 +199,7 @@ def ladder_table(sweep: Sweep, plan_id: str) -> pd.DataFrame:
         {
             **{name: own[row["model"]][name] for name in ("model", "threads", "time_s", "low_s", "high_s", "usable")},
             "takes": _takes(row["reference"], row["model"]),
-            **interval_columns("above", estimate_of(row, "ratio")),
+            **interval_columns("above", estimate_of(row)),
             "above_verdict": row["verdict"],
             **{name: own[row["model"]][name] for name in RATIO},
         }
@@ -250,7 +250,7 @@ def recovered_table(sweep: Sweep) -> pd.DataFrame:
     pairs = [Pair(point, forms[key]) for point in points if (key := (point.plan_id, point.threads)) in shares]
     rows: list[dict[str, Any]] = []
     for row in ratio_rows(sweep, pairs):
-        ratio, busy = estimate_of(row, "ratio"), shares[row["plan_id"], row["threads"]]
+        ratio, busy = estimate_of(row), shares[row["plan_id"], row["threads"]]
         known = 1 - busy.value >= LEAST_LOSS
         rows.append(
             {

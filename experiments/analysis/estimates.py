@@ -417,13 +417,14 @@ def generations_to_go(time_ratio: Estimate, limit: float) -> int | None:
     return next((n for n in range(1, IN_SIGHT) if deviation * boundary(time_ratio.count + n) < distance), None)
 
 
-def amount(time_ratio: Estimate, band: float = EQUIVALENCE_BAND) -> str:
+def amount(time_ratio: Estimate) -> str:
     """Say by how much a time differs from another: "0.4 to 1.2 %", "within 2 %", "-0.8 to +3.0 %" of what is undecided;
     or what `lacking` says."""
     if missing := lacking(time_ratio):
         return missing
     low, high = 100 * (time_ratio.low - 1), 100 * (time_ratio.high - 1)
-    answer, limits = verdict(time_ratio, band), [0.0, 100 * (1 - 1 / (1 + band)), 100 * band]
+    band = EQUIVALENCE_BAND
+    answer, limits = verdict(time_ratio), [0.0, 100 * (1 - 1 / (1 + band)), 100 * band]
     if answer == SAME:
         return f"within {100 * band:g} %"
     if answer == UNDECIDED:

@@ -29,9 +29,9 @@ def interval_columns(name: str, estimate: Estimate) -> dict[str, float]:
     return {name: estimate.value, f"{name}_low": estimate.low, f"{name}_high": estimate.high}
 
 
-def estimate_of(row: Mapping[str, float], name: str) -> Estimate:
-    """Return the estimate that `interval_columns` has written under a name; how many values it rests on is not kept."""
-    return Estimate(*(row[f"{name}{end}"] for end in ("", "_low", "_high")), 0)
+def estimate_of(row: Mapping[str, float]) -> Estimate:
+    """Return the ratio that `interval_columns` has written; how many values it rests on is not kept."""
+    return Estimate(row["ratio"], row["ratio_low"], row["ratio_high"], 0)
 
 
 class Pair(NamedTuple):

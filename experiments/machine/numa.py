@@ -131,14 +131,14 @@ def remote_bytes(plan: Plan, arrays: Mapping[str, np.ndarray], runs: np.ndarray)
     return result
 
 
-def remote_share(plan: Plan, arrays: Mapping[str, np.ndarray], cpus: Sequence[int], root="/") -> float | None:
+def remote_share(plan: Plan, arrays: Mapping[str, np.ndarray], cpus: Sequence[int]) -> float | None:
     """Return the share of the bytes that a step's blocks access which lie on another node than the CPU that a static
     schedule gives the block, the same for every model; None where the kernel does not say where pages lie."""
     import numpy as np
 
     from ...cython_src.binding.storage import home_of
 
-    own_nodes = [node for _, node, _, _ in places_of(cpus, root)]
+    own_nodes = [node for _, node, _, _ in places_of(cpus)]
     homes = [home_of(loop, *each, len(cpus)) for loop in plan.loops for each in enumerate(loop.blocks)]
     by_kernel = remote_bytes(plan, arrays, np.array(own_nodes)[None, homes]).values()
     total, remote = (sum(each[k] for each in by_kernel) for k in range(2))

@@ -70,7 +70,7 @@ def _values(sweep: Sweep, finding: Published) -> Iterator[tuple[tuple[str, str],
         for pair in finding.ratios:
             point, *others = (Point(plan_id, parse_model(model), threads) for model in pair)
             for row in ratio_rows(sweep, [Pair(point, others)] if {point, *others} <= sweep.turns.keys() else ()):
-                yield (plan, " / ".join(pair[:2])), estimate_of(row, "ratio"), row["verdict"]
+                yield (plan, " / ".join(pair[:2])), estimate_of(row), row["verdict"]
     for row in effect_table(sweep).to_dict("records") if finding.effects else ():
         if row["kind"] == "attribution" and row["effect"] in finding.effects:
             plan = canonical_json(sweep.plans[row["plan_id"]].options)

@@ -196,9 +196,7 @@ def measure_generation(generation: Generation, machine: Machine | None = None) -
         ]
 
 
-def measure_open_ended(
-    contestants: Sequence[Contestant], seed: str, machine: Machine | None = None
-) -> tuple[dict[str, Any], dict[str, Any]]:
+def measure_open_ended(contestants: Sequence[Contestant], seed: str) -> tuple[dict[str, Any], dict[str, Any]]:
     """Measure interleaved contestants that say after each turn whether they have more to measure.
 
     Each lives in a process of its own; one runs, the others are stopped. The order is tossed anew in each round.
@@ -211,7 +209,7 @@ def measure_open_ended(
         As in rows, before each round: handover_s, between the first two CPUs of the first contestant, none on one CPU;
         additions_per_cycle.
     """
-    machine, generator = machine or Machine(), random.Random(seed)
+    machine, generator = Machine(), random.Random(seed)
     handovers: list[float | None] = []
     additions: dict[str, list[float]] = {}
     with ExitStack() as stack:

@@ -85,12 +85,10 @@ class WarmUp:
         return float(np.median([t / n for t, n in zip(self.times_s[-count:], self.passes[-count:], strict=True)]))
 
 
-def warm_up(
-    stepper: Stepper, limit_s: float, chunk_s: float = WARMUP_CHUNK_S, made: Sequence[tuple[int, float]] = ()
-) -> WarmUp:
+def warm_up(stepper: Stepper, limit_s: float, made: Sequence[tuple[int, float]] = ()) -> WarmUp:
     """Run until the time of a pass no longer falls, for `limit_s` at most (two runs at least).
 
-    The length of a run is doubled until it takes `chunk_s`; then runs of that length go on until the last
+    The length of a run is doubled until it takes `WARMUP_CHUNK_S`; then runs of that length go on until the last
     `WARMUP_WINDOW` of them show no falling trend. Runs that were `made` before, as passes and seconds, count where
     their passes are long, so that some of them are a warm-up.
     """
@@ -102,7 +100,7 @@ def warm_up(
         passes.append(length)
         spent += times[-1]
         if first_full is None:
-            if times[-1] < chunk_s:
+            if times[-1] < WARMUP_CHUNK_S:
                 length *= 2
                 continue
             first_full = len(times) - 1

@@ -62,10 +62,10 @@ def _labelled(values: Sequence[int], most: int) -> list[int]:
     return sorted(kept)
 
 
-def x_axis(axis, values: Sequence[int], label: str, most: int = 8) -> None:
-    """Make an axis with ticks at those of the values whose labels fit beside each other, at `most` so many gaps."""
+def x_axis(axis, values: Sequence[int], label: str) -> None:
+    """Make an axis with ticks at those of the values whose labels fit beside each other, in eight gaps at most."""
     low, high, width_in = min(values), max(values), axis.get_position().width * axis.figure.get_figwidth()
-    most = max(1, min(most, round(width_in / (DIGIT_IN * len(str(high)) + BETWEEN_IN))))
+    most = max(1, min(8, round(width_in / (DIGIT_IN * len(str(high)) + BETWEEN_IN))))
     pad = 2 ** (0.3 if high > low else 0.6) if high <= 4 * low else 2 ** (0.06 * math.log2(high / low) + 0.12)
     log2_axis(axis, "x", _labelled(values, most), low / pad, high * pad)
     axis.set_xlabel(label)

@@ -69,7 +69,7 @@ def peers(sweep: Sweep, plan_id: str) -> Chart:
     """Return times of other programs over ours, under the names of these programs and plans."""
     if not (rows := _answers(sweep, "peers")[:MOST_ROWS]):
         raise Lacking("a figure of peers needs torch or llmc, and a model on as many threads")
-    inverse = [interval_columns("ratio", estimate_of(row, "ratio").inverse()) for row in rows]
+    inverse = [interval_columns("ratio", estimate_of(row).inverse()) for row in rows]
     groups = [f"{model_label(row['reference'])} over ours, {row['plan']}" for row in rows]
     table = pd.DataFrame([{**row, **ends} for row, ends in zip(rows, inverse, strict=True)]).assign(group=groups)
     others = list(dict.fromkeys(map(model_label, table["reference"])))

@@ -213,9 +213,7 @@ def panel_title(axis, text: str) -> None:
     axis.set_title(f"$\\bf{{{letter}}}$ {text}" if letter else text, fontweight="normal", y=1.0)
 
 
-def add_legend(
-    figure: Figure, column: str, handles: Sequence, columns: int | None = None, title: str | None = None
-) -> None:
+def add_legend(figure: Figure, column: str, handles: Sequence, columns: int | None = None) -> None:
     """Add one legend for all panels below them, in as many columns as its names leave room for."""
     if any(line.get_gid() == CROSSED and len(line.get_xdata()) for axis in figure.axes for line in axis.lines):
         handles = [*handles, mark_handle(**CROSS, label=CROSSED, size=6)]
@@ -230,7 +228,7 @@ def add_legend(
     look = {"handletextpad": 0.5, "labelspacing": 0.3, "handlelength": 1.8, "columnspacing": 1.0, "fontsize": size}
     parts = np.array_split([text.count("\n") + 1 for text in texts], max(ncols, 1))
     grow(figure, LINE_IN * (max(map(sum, parts)) - 2))
-    figure.legend(handles, texts, loc="outside lower center", ncols=max(ncols, 1), title=title, **look)
+    figure.legend(handles, texts, loc="outside lower center", ncols=max(ncols, 1), **look)
 
 
 def grow(figure: Figure, by_in: float) -> None:

@@ -106,7 +106,7 @@ def test_the_remote_share_is_that_of_a_static_schedule(monkeypatch):
     start = -memory.ctypes.data % numa.PAGE_BYTES
     four = memory[start : start + 4 * numa.PAGE_BYTES].reshape(2, 2, numa.PAGE_BYTES)
     arrays = {"out": four[0], "in": four[1]}
-    monkeypatch.setattr(numa, "places_of", lambda cpus, root: [(0, {3: 0, 7: 1}[cpu], -1, cpu) for cpu in cpus])
+    monkeypatch.setattr(numa, "places_of", lambda cpus: [(0, {3: 0, 7: 1}[cpu], -1, cpu) for cpu in cpus])
     pages = np.arange(4, dtype=np.uint64) + np.uint64(four.ctypes.data // numa.PAGE_BYTES)
     for nodes, expected in (([0, 0, 0, 0], 0.5), ([0, 1, 1, 0], 0.0), ([0, 1, 0, 1], 0.5), ([-1] * 4, None)):
         monkeypatch.setattr(numa, "nodes_of_pages", lambda arrays, nodes=nodes: (pages, np.array(nodes, np.int32)))
