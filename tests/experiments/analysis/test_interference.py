@@ -49,8 +49,10 @@ def test_the_loss_is_what_the_capacity_does_not_explain(sweep, tmp_path):
     data = figures.figure_data(sweep, "interference", plan_id)
     assert dict(zip(data["model"], data["value"], strict=True)) == pytest.approx({"forkjoin": 50.0, "taskiter": 5.0})
     save(figure, tmp_path / "f.svg")
-    text = render_text(build(sweep))
-    assert "With competing processes" in text
+    report = build(sweep)
+    shown = [part for section in report.sections for part in section.tables if part.name == "interference"]
+    assert {row["hogs"] for part in shown for row in part.rows} == {1}
+    assert "With competing processes" in render_text(report)
 
 
 def test_a_hog_takes_part_of_a_core():

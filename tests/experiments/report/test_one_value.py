@@ -16,7 +16,6 @@ from forktask.experiments.analysis.names import GRANULARITY
 from forktask.experiments.analysis.speeds import best_serial
 from forktask.experiments.commands.main import main
 from forktask.experiments.report import figures, files
-from forktask.experiments.report.figures.ratios import LOST
 from forktask.experiments.report.rendering import render_text
 from forktask.experiments.report.sections import build
 from forktask.experiments.results.folder import read_results
@@ -219,10 +218,8 @@ def allowed(sweep, tables, numbers, figure, panel, quantity):
         return [sweep.plans[p].batch / t / 1e3 for (q, (p, *_)), (t, _) in numbers.found.items() if q == "step time"]
     if quantity.startswith(("time / with ", "time per")):
         return [row["ratio"] for row in tables["axes"]]
-    if quantity == "time after / before":
-        return [row["ratio"] for row in tables["effects"]]
-    assert quantity == LOST, f"no quantity is known for {quantity!r} of figure {figure}"
-    return [100 * row["loss"] for row in tables["interference"]]
+    assert quantity == "time after / before", f"no quantity is known for {quantity!r} of figure {figure}"
+    return [row["ratio"] for row in tables["effects"]]
 
 
 def is_reference(chart, model):
@@ -346,28 +343,6 @@ def test_one_comparison_has_one_verdict():
         > 1.01 * sweep.times.ratio(*points[:0:-1]).half_width
     )
     assert not any(row["model"].again for row in tables.get("own_best", ()))
-
-
-def test_beside_other_processes():
-    """Check slowdown and loss against step times, in table and figure."""
-    rows = synthetic_rows(models=("forkjoin", "taskiter"), repeats=7)
-    beside = [
-        {**row, "interference": 1, "config_id": row["config_id"] + "-1", "step_time_s": 1.6 * row["step_time_s"]}
-        for row in rows
-        if row["kind"] == "sample"
-    ]
-    for row in rows:
-        if row["kind"] == "machine":
-            row["capacity_beside"] = {"1": {"1": 0.5}, "2": {"1": 0.75}}
-    sweep = sweep_of([*rows, *beside])
-    tables, numbers = collect(sweep)
-    assert {row["hogs"] for row in tables["interference"]} == {1}
-    for row in tables["interference"]:
-        alone = (row["plan_id"], row["model"], row["threads"])
-        slowdown = numbers["step time", (f"{row['plan_id']}-1", *alone[1:])] / numbers["step time", alone]
-        assert row["slowdown"] == pytest.approx(slowdown, rel=1e-9)
-        assert row["loss"] == pytest.approx(slowdown * row["capacity"] - 1, rel=1e-9)
-    assert "interference" in check_figures(sweep, tables, numbers)
 
 
 def test_a_measured_capacity_above_the_threads_is_the_threads():
