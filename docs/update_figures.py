@@ -16,17 +16,18 @@ import shutil
 import sys
 import textwrap
 from collections.abc import Iterator, Sequence
+from functools import lru_cache
+from io import StringIO
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
 
 from forktask.cython_src.errors import UsageError
 from forktask.cython_src.typed_text import format_bytes
 from forktask.experiments.analysis.accounting import WALL, phase_table
-from forktask.experiments.analysis.comparisons import interference_table, recovered_table
+from forktask.experiments.analysis.comparisons import interference_table
 from forktask.experiments.analysis.costs import memory_table
 from forktask.experiments.analysis.estimates import NOT_USABLE
 from forktask.experiments.analysis.factorial import effect_table
@@ -46,7 +47,8 @@ from forktask.experiments.metg.metg import table_of
 from forktask.experiments.report import figures
 from forktask.experiments.report.columns import EFFECT, LOSS
 from forktask.experiments.report.columns import INTERFERENCE as INTERFERING
-from forktask.experiments.report.figures import style
+from forktask.experiments.report.figures import style, when
+from forktask.experiments.report.figures.chart import drawn as drawn_chart
 from forktask.experiments.report.figures.layers import rows_of as losses_of
 from forktask.experiments.report.files import GANTT
 from forktask.experiments.report.gantt import draw_traces
@@ -67,10 +69,9 @@ RESULTS, LIST, IMAGES = ROOT / "results", ROOT / "results" / "README.md", ROOT /
 STUDIES = sorted((ROOT / "docs" / "studies").glob("*.md"))
 FINDINGS_PAGE, MACHINES_PAGE = ROOT / "docs" / "findings.md", ROOT / "docs" / "machines.md"
 GALLERY_PAGE = ROOT / "docs" / "gallery.md"
+POINTS = ROOT / "experiments" / "report" / "figures" / when.PUBLISHED.name
 WHEN_PAGE = ROOT / "docs" / "when_do_tasks_pay.md"
-# The figure of gains over E: intervals of at most this part of a value, and the shares that lines show.
-NARROW, SHARES = 0.10, (0.25, 0.5, 0.75)
-MACHINES_MARKS = {"epyc_2_cores": "o", "xeon_2_cores": "s"}
+NARROW = 0.10  # intervals of points of figure `when`, as part of the value, at most
 README, README_RESULTS = ROOT / "README.md", "demonstration"
 TASK_MODELS = ("taskiter", "taskgraph", "tasks")  # of the README's table
 METG_RESULTS = RESULTS / "epyc_2_cores" / "metg"
@@ -233,7 +234,8 @@ def draw_all(images: Path) -> Iterator[Path]:
     entries = [entry for entry in table_of(METG_RESULTS)["results"] if entry["repeats"]]
     yield style.save(draw_metg(entries, "double"), images / "metg-efficiency.svg")
     yield style.save(draw_runtimes(), images / "metg-runtimes.svg")
-    yield style.save(draw_gains(gains()), images / "when-gains.svg")
+    with style.in_style():
+        yield style.save(drawn_chart(when.gains_chart(gains())), images / "when-gains.svg")
 
 
 def draw_runtimes() -> Figure:
@@ -263,56 +265,30 @@ def draw_runtimes() -> Figure:
     return figure
 
 
-def gains(results: Path = RESULTS) -> pd.DataFrame:
-    """Return the rows of `recovered_table` for `taskiter` on two threads, of all published plans whose intervals are
-    narrow, with columns machine, name and network."""
+@lru_cache
+def gains_text() -> str:
+    """Return the points of figure `when` as they come with the package: those on two threads of all published plans
+    whose intervals are narrow, by E."""
     tables = []
-    for path in sorted(results.glob(f"*/*/{SAMPLES}")):
-        if path.parent.parent.name not in MACHINES_MARKS or read_results(path.parent).run.holds != "samples":
+    for path in sorted(RESULTS.glob(f"*/*/{SAMPLES}")):
+        if path.parent.parent.name not in when.MACHINES or read_results(path.parent).run.holds != "samples":
             continue
-        sweep, (machine, name) = load(path.parent), path.parent.parts[-2:]
-        table = recovered_table(sweep)
-        if not len(table):
-            continue
-        table = table[(table["threads"] == 2) & (table["model"] == TASKITER)]
-        named = [value_text(sweep.records[plan]["network"]) for plan in table["plan_id"]]
-        tables.append(table.assign(machine=machine, name=name, network=named))
+        if len(table := when.points(load(path.parent), 2)):
+            tables.append(table.assign(machine=path.parent.parent.name, name=path.parent.name))
     table = pd.concat(tables, ignore_index=True)
     wide = [(table[f"{what}_high"] - table[f"{what}_low"]) / table[what] for what in ("busy", "ratio")]
-    return table[(wide[0] <= NARROW) & (wide[1] <= NARROW) & (table["verdict"] != NOT_USABLE)]
+    table = table[(wide[0] <= NARROW) & (wide[1] <= NARROW)].sort_values("busy", kind="stable")
+    ends = [f"{what}{end}" for what in ("busy", "ratio") for end in ("", "_low", "_high")]
+    return table[["machine", "name", "network", *ends, "recovered"]].to_csv(index=False, float_format="%.6g")
 
 
-def draw_gains(table: pd.DataFrame) -> Figure:
-    """Draw ratios over E: below the line of the slope 1 no schedule of the same blocks can be."""
-    with style.in_style():
-        figure = style.blank_figure("double", 3.6)
-        axis = figure.add_subplot()
-        ends = np.array([0.45, 1.03])
-        axis.fill_between(ends, ends, 0.45, color="0.92", lw=0, zorder=0)
-        axis.text(0.87, 0.65, "less than the same blocks can take", color=style.GREY, ha="center", fontsize=8)
-        for share in (*SHARES, 1.0):
-            axis.plot(ends, 1 - share * (1 - ends), color="0.75" if share < 1 else "0.3", lw=0.8, zorder=1)
-            left = max(0.455, 1 - 0.37 / share)  # where the line enters the panel
-            axis.text(left, 1 - share * (1 - left), f" {share:.0%} recovered", fontsize=7, color="0.35", va="bottom")
-        axis.axhline(1, color="0.3", lw=0.8)
-        colors = dict(zip(dict.fromkeys(table["network"]), style.COLORS, strict=False))
-        for row in table.to_dict("records"):
-            bars = [[[row[what] - row[f"{what}_low"]], [row[f"{what}_high"] - row[what]]] for what in ("busy", "ratio")]
-            look = {"marker": MACHINES_MARKS[row["machine"]], "color": colors[row["network"]], "ms": 4, "lw": 0.6}
-            axis.errorbar(row["busy"], row["ratio"], xerr=bars[0], yerr=bars[1], ls="", alpha=0.8, **look)
-        marks = [style.mark_handle("o", color, network) for network, color in colors.items()]
-        marks += [style.mark_handle(m, "0.3", name.replace("_", " ")) for name, m in MACHINES_MARKS.items()]
-        figure.legend(handles=marks, fontsize=7, loc="outside right upper", frameon=False)
-        axis.set(
-            xlim=ends, ylim=(0.62, 1.06), xlabel="E: share of the time in which fork-join keeps its two cores busy"
-        )
-        axis.set_ylabel("time of taskiter / fork-join")
-    return figure
+def gains() -> pd.DataFrame:
+    """Return those points."""
+    return pd.read_csv(StringIO(gains_text()))
 
 
 def gains_table() -> str:
     """Return the points of the figure as a table in Markdown, by E."""
-    table = gains().sort_values("busy")
     columns = [
         Column("samples", lambda r: f"[{r['name']}](../results/{r['machine']}/{r['name']}/samples.jsonl)"),
         Column("network", lambda r: f"`{r['network']}`"),
@@ -322,7 +298,7 @@ def gains_table() -> str:
         ),
         Column("recovered", lambda r: "" if math.isnan(r["recovered"]) else f"{r['recovered']:.0%}"),
     ]
-    return "\n".join(markdown_table(columns, table.to_dict("records"))) + "\n"
+    return "\n".join(markdown_table(columns, gains().to_dict("records"))) + "\n"
 
 
 def drawn(name: str, folder: Path) -> Iterator[tuple[str, Figure]]:
@@ -601,6 +577,7 @@ def main() -> None:
     if sys.argv[1:]:
         publish(sys.argv[1], Path(sys.argv[2]))
     LIST.write_text(with_list(LIST.read_text()))
+    POINTS.write_text(gains_text())
     print(*draw_all(IMAGES), sep="\n")
     README.write_text(readme_of(load(published()[README_RESULTS]), README.read_text()))
     FINDINGS_PAGE.write_text(findings_page(FINDINGS_PAGE.read_text()))

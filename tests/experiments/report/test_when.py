@@ -1,0 +1,63 @@
+"""Figure `when`: a run's plans over the published points."""
+
+import pandas as pd
+import pytest
+
+from experiments import synthetic_results
+from forktask.cython_src.errors import UsageError
+from forktask.experiments.report import figures
+from forktask.experiments.report.figures import when
+
+MODELS = ("serial", "forkjoin:region=persistent", "taskiter")
+
+
+def sweep_of(granularities, models=MODELS, repeats=12):
+    """A sweep in which fork-join takes 1 ms on two threads, taskiter 0.9, and the serial run 1.5."""
+    rows = synthetic_results.synthetic_rows(
+        models=models, threads=(1, 2), granularities=granularities, noise=0.0, repeats=repeats
+    )
+    times = {"serial": 1.5e-3, "taskiter": 0.9e-3}
+    for row in rows:
+        if row["kind"] == "sample":
+            row["step_time_s"] = times.get(row["model"], 1e-3) * (1 + 1e-4 * (row["repetition"] % 3))
+    return synthetic_results.sweep_of(rows)
+
+
+def test_points_lie_over_the_published_ones():
+    """Check the run's points, that all published ones are there, and the caption."""
+    sweep = sweep_of((4, 16, 32))
+    data = figures.figure_data(sweep, "when")
+    own = data[data["group"] == when.OWN]
+    assert own["x"].tolist() == pytest.approx([0.75] * 3, rel=1e-3)
+    assert own["value"].tolist() == pytest.approx([0.9] * 3, rel=1e-3)
+    assert (own["x_low"] <= own["x"]).all() and (own["x"] <= own["x_high"]).all()
+    published = pd.read_csv(when.PUBLISHED)
+    assert data[data["group"] != when.OWN]["value"].tolist() == published["ratio"].tolist() and len(published) > 30
+    assert {*published["machine"]} == {*when.MACHINES}
+    assert "on 2 threads" in figures.caption(sweep, "when")
+    assert "when" in figures.available_figures(sweep, sweep.plan_ids()[0])
+
+
+def test_a_point_beyond_the_published_ones_is_inside():
+    """Check that axes hold a fork-join that keeps its cores a fifth busy."""
+    own = when.points(sweep_of((4, 16, 32))).assign(busy=0.2, busy_low=0.19, busy_high=0.21)
+    figure = figures.chart.drawn(when.gains_chart(pd.read_csv(when.PUBLISHED), own))
+    low, high = figure.axes[0].get_xlim()
+    assert low < 0.19 and high > 1
+
+
+@pytest.mark.parametrize(
+    "sweep",
+    [
+        sweep_of((4, 16)),
+        sweep_of((4, 16, 32), models=MODELS[:2]),
+        sweep_of((4, 16, 32), models=MODELS[1:]),
+        sweep_of((4, 16, 32), repeats=1),
+    ],
+    ids=["two plans", "no tasks", "no serial run", "no intervals"],
+)
+def test_too_few_points_are_refused(sweep):
+    """Check that the message says which models and how many plans it takes, and what measures them."""
+    assert "when" not in figures.available_figures(sweep, sweep.plan_ids()[0])
+    with pytest.raises(UsageError, match="needs 3 plans .*got [0-2]; `forktask run when`"):
+        figures.draw(sweep, "when")
