@@ -81,15 +81,16 @@ TRACED = (PERSISTENT, TASKITER)  # models of the picture of traces
 # the plan with most samples.
 FIGURES = {
     README_RESULTS: (),
+    "when": ("when",),
     "blocks_of_images": ("handover", "turns"),
     **dict.fromkeys((f"large_{name}" for name in ("resnet18", "mobilenet_v2", "gpt2_small", "mobilebert")), ()),
-    "gpt2_ladder": ("ladder",),
+    "gpt2_ladder": (),
     "gpt2_batch_subsize": ("granularity",),
     "gpt2_shapes": ("bound", "roofline"),
     "gpt2_64_tokens": (),
     "gpt2_1024_tokens": (),
     "gpu_batch": (),
-    "h200_batch": ("batch",),
+    "h200_batch": (),
     "h200_networks": (),
     "h200_transfers": (),
     "h200_peers": (),
@@ -124,6 +125,7 @@ FIGURES = {
 }
 # Models of a figure, where it has not all.
 SHOWN = {
+    "blocks_of_images": ("tasks", "taskiter"),
     "runtimes": (str(PERSISTENT), "tasks", "taskiter", "openmp_tasks", "tbb", "taskflow", "ompss2"),
     "ladder_runtimes": (str(PERSISTENT), "tasks", "taskgraph", "taskiter", "openmp_tasks", "tbb", "taskflow"),
 }
@@ -235,7 +237,8 @@ def draw_all(images: Path) -> Iterator[Path]:
     yield style.save(draw_metg(entries, "double"), images / "metg-efficiency.svg")
     yield style.save(draw_runtimes(), images / "metg-runtimes.svg")
     with style.in_style():
-        yield style.save(drawn_chart(when.gains_chart(gains())), images / "when-gains.svg")
+        points = pd.read_csv(StringIO(gains_text()))
+        yield style.save(drawn_chart(when.gains_chart(points)), images / "when-gains.svg")
 
 
 def draw_runtimes() -> Figure:
@@ -280,25 +283,6 @@ def gains_text() -> str:
     table = table[(wide[0] <= NARROW) & (wide[1] <= NARROW)].sort_values("busy", kind="stable")
     ends = [f"{what}{end}" for what in ("busy", "ratio") for end in ("", "_low", "_high")]
     return table[["machine", "name", "network", *ends, "recovered"]].to_csv(index=False, float_format="%.6g")
-
-
-def gains() -> pd.DataFrame:
-    """Return those points."""
-    return pd.read_csv(StringIO(gains_text()))
-
-
-def gains_table() -> str:
-    """Return the points of the figure as a table in Markdown, by E."""
-    columns = [
-        Column("samples", lambda r: f"[{r['name']}](../results/{r['machine']}/{r['name']}/samples.jsonl)"),
-        Column("network", lambda r: f"`{r['network']}`"),
-        *(
-            Column(heading, lambda r, what=what: f"{r[what]:.3f} {interval(r[f'{what}_low'], r[f'{what}_high'], 3)}")
-            for heading, what in (("E", "busy"), ("`taskiter` / fork-join", "ratio"))
-        ),
-        Column("recovered", lambda r: "" if math.isnan(r["recovered"]) else f"{r['recovered']:.0%}"),
-    ]
-    return "\n".join(markdown_table(columns, gains().to_dict("records"))) + "\n"
 
 
 def drawn(name: str, folder: Path) -> Iterator[tuple[str, Figure]]:
@@ -547,12 +531,13 @@ def speeds(sweep: Sweep, axes: list[Column], further: list[Column]) -> list[str]
 
 
 def ratio_text(row: dict) -> str:
-    """Return a ratio with its interval and verdict, or with what a verdict lacks;
-    empty for the model that others are compared with."""
+    """Return a ratio with its interval and verdict, or with what a verdict lacks, "11/12 rounds"; empty for the model
+    that others are compared with."""
     if not row["verdict"]:
         return ""
     limits = interval(row["ratio_low"], row["ratio_high"], 3, JUDGED_AT)
-    text = f"({row['lacks']})" if row["lacks"] else row["verdict"]
+    lacks = re.sub(r"(\d+) of (\d+) (?:undisturbed )?", r"\1/\2 ", row["lacks"])
+    text = f"({lacks})" if lacks else row["verdict"]
     return " ".join(filter(None, [f"{row['ratio']:.3f}", limits, text]))
 
 
@@ -582,7 +567,6 @@ def main() -> None:
     README.write_text(readme_of(load(published()[README_RESULTS]), README.read_text()))
     FINDINGS_PAGE.write_text(findings_page(FINDINGS_PAGE.read_text()))
     GALLERY_PAGE.write_text(between_marks(GALLERY_PAGE.read_text(), "figures", gallery()))
-    WHEN_PAGE.write_text(between_marks(WHEN_PAGE.read_text(), "gains", gains_table()))
     MACHINES_PAGE.write_text(between_marks(MACHINES_PAGE.read_text(), "surveys", machines()))
     for page, text in study_pages({page: page.read_text() for page in STUDIES}).items():
         page.write_text(text)

@@ -143,8 +143,6 @@ def test_figures_are_drawn_again_from_results(update_figures, tmp_path):
     assert update_figures.with_list(text) == text
     text = update_figures.MACHINES_PAGE.read_text()
     assert update_figures.between_marks(text, "surveys", update_figures.machines()) == text
-    text = update_figures.WHEN_PAGE.read_text()
-    assert update_figures.between_marks(text, "gains", update_figures.gains_table()) == text
     assert update_figures.POINTS.read_text() == update_figures.gains_text()
     text = update_figures.GALLERY_PAGE.read_text()
     assert update_figures.between_marks(text, "figures", update_figures.gallery()) == text

@@ -12,7 +12,6 @@ import pandas as pd
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
-from matplotlib.ticker import MaxNLocator
 
 from ..analysis.names import model_label
 from ..report.figures.axes import cross_out, decimal_ticks, log2_axis
@@ -27,6 +26,7 @@ from .tables import LEAST_USABLE, epoch_table, loader_table, run_table
 MARKERS = "osv^D<>Ph8"
 # Axes whose values say what they are; legends leave their names out.
 PLAIN = ("network", "model", "optimizer")
+MOST_BANDS = 3  # combinations of which bands over seeds are told apart
 ALONE = "alone"  # loading in no step
 
 
@@ -65,15 +65,16 @@ def _styles(labels: list[str]) -> dict[str, dict[str, Any]]:
 
 
 def accuracy_over_time(results: Any, column: str) -> tuple[Figure, str] | None:
-    """Validation accuracy of every combination over epochs, with bands over seeds, and the best so far over time."""
+    """Best validation accuracy so far of every combination over training time, with bands over seeds."""
     table = epoch_table(results)
     if not len(table):
         return None
     table["accuracy"] = 100 * (1 - table["error_rate"])
-    figure, axes = new_figure(column, 2, 2.3)
+    figure, (axis,) = new_figure(column, 1, 2.3)
+    axis.set_title("")  # a single panel needs no letter
     styles = _styles(list(dict.fromkeys(table["label"])))
-    bands, lowest, highest = set(), 100.0, 0.0
-    for i, (label, group) in enumerate(table.groupby("label", sort=False)):
+    lowest, highest = 100.0, 0.0
+    for label, group in table.groupby("label", sort=False):
         by_epoch = group.groupby("epoch").agg(
             time_s=("time_s", "median"),
             accuracy=("accuracy", "median"),
@@ -81,42 +82,33 @@ def accuracy_over_time(results: Any, column: str) -> tuple[Figure, str] | None:
             high=("accuracy", "max"),
             usable=("usable", "mean"),
         )
-        best = by_epoch["accuracy"].cummax()
+        best, low, high = (by_epoch[name].cummax() for name in ("accuracy", "low", "high"))
         rises = best.diff().fillna(1) > 0
         wrong = by_epoch[(by_epoch["usable"] < LEAST_USABLE) & rises]
-        cross_out(axes[1], wrong["time_s"], best[wrong.index], 2.5)
+        cross_out(axis, wrong["time_s"], best[wrong.index], 2.5)
         lowest = min(lowest, by_epoch["accuracy"].quantile(0.05, interpolation="lower"))
         highest = max(highest, by_epoch["high"].max())
         look = {"markersize": 4, "markeredgecolor": "white", "markeredgewidth": 0.3, **styles[label]}
-        marked = [*range(i % min(len(styles), len(by_epoch)), len(by_epoch), len(styles))]
-        axes[0].plot(by_epoch.index, by_epoch["accuracy"], markevery=marked, **look)
-        axes[1].plot(by_epoch["time_s"], best, drawstyle="steps-post", markevery=[len(by_epoch) - 1], **look)
-        band = by_epoch["low"].to_numpy().tobytes() + by_epoch["high"].to_numpy().tobytes()
-        if group["seed"].nunique() > 1 and band not in bands:
-            bands.add(band)
-            color = styles[label]["color"]
-            axes[0].fill_between(by_epoch.index, by_epoch["low"], by_epoch["high"], color=color, alpha=0.2, lw=0)
+        axis.plot(by_epoch["time_s"], best, drawstyle="steps-post", markevery=[len(by_epoch) - 1], **look)
+        if group["seed"].nunique() > 1 and len(styles) <= MOST_BANDS:
+            band = {"color": styles[label]["color"], "alpha": 0.15, "lw": 0, "step": "post"}
+            axis.fill_between(by_epoch["time_s"], low, high, **band)
     margin = 0.06 * max(highest - lowest, 1.0)
-    for axis, title, unit in zip(
-        axes, ("over epochs", "best so far, over training time"), ("epochs", "training time (s)"), strict=True
-    ):
-        panel_title(axis, title)
-        axis.set_xlabel(unit)
-        axis.set_xlim(left=0)
-        axis.margins(x=0.02)
-        axis.set_ylim(lowest - margin, min(highest + margin, 100.5))
-        for accuracy in results.study.options.accuracy:
-            axis.axhline(100 * accuracy, color="0.6", lw=0.6, ls=":")
-    axes[0].xaxis.set_major_locator(MaxNLocator(integer=True))
-    axes[0].set_ylabel("validation accuracy (%)")
+    axis.set(xlabel="training time (s)", ylabel="best validation accuracy (%)")
+    axis.set_xlim(left=0)
+    axis.margins(x=0.02)
+    axis.set_ylim(lowest - margin, min(highest + margin, 100.5))
+    for accuracy in results.study.options.accuracy:
+        axis.axhline(100 * accuracy, color="0.6", lw=0.6, ls=":")
     text = _legend_labels(results)
     handles = [Line2D([], [], label=text[label], **style) for label, style in styles.items()]
     add_legend(figure, column, handles, columns=3)
     seeds = table["seed"].nunique()
-    shown = f"median of {seeds} seeds, with a band from the lowest to the highest" if seeds > 1 else "one seed"
+    band = ", with a band from the lowest to the highest" * (len(styles) <= MOST_BANDS)
+    shown = f"median of {seeds} seeds{band}" if seeds > 1 else "one seed"
     return figure, (
-        f"Validation accuracy of each combination, {shown}. Time is training alone. Models that compute the same lie "
-        f"on each other in (a); in (b), the best of all epochs so far, they differ by speed; crosses: disturbed."
+        f"Best validation accuracy so far of each combination, {shown}. Time is training alone. Models that compute "
+        f"the same differ by speed alone; crosses: disturbed."
     )
 
 
@@ -205,14 +197,14 @@ def loading(results: Any, column: str) -> tuple[Figure, str] | None:
     shade = [colors[kind] for *_, kind in bars]
     rates = np.array([rate for _, rate, *_ in bars])
     low, high = 0.7 * rates.min(), 1.3 * rates.max()
-    axes[0].hlines(places, low, rates, color=shade, linewidth=1.0)
+    axes[0].hlines(places, low, high, color="0.92", linewidth=0.6, zorder=0)
     axes[0].scatter(rates, places, color=shade, s=16, zorder=3)
     log2_axis(axes[0], "x", decimal_ticks(low, high), low, high)
     wrong = [place for place, row in enumerate([*runs, *alone]) if not row["usable"]]
     cross_out(axes[0], [bars[place][1] for place in wrong], wrong)
-    axes[1].barh(places, [peak / 2**20 for _, _, peak, *_ in bars], color=shade, height=0.7)
+    axes[1].barh(places, [peak / 2**20 for _, _, peak, *_ in bars], color=shade, height=0.5)
     left, workers = zip(*((peak / 2**20, more / 2**20) for _, _, peak, more, _ in bars), strict=True)
-    axes[1].barh(places, workers, left=left, color=shade, alpha=0.45, height=0.7)
+    axes[1].barh(places, workers, left=left, color=shade, alpha=0.45, height=0.5)
     limit = next((stage.memory_limit for stage in stages.values()), "")
     if limit:
         axes[1].axvline(parse_bytes(limit) / 2**20, color="#c03030", linestyle=":", linewidth=1.0)

@@ -34,7 +34,7 @@ OTHERS = "others"
 MAX_LAYERS, LEAST_NAMED = 9, 0.5
 SMALLEST_LAYER = 0.015
 MAX_RATES = 16  # layers of panel (b), those with most time
-MOST_TIMES = 18  # layers of `layer_times`, those with most time
+MOST_TIMES, LEAST_SHARE = 18, 0.05  # layers of `layer_times`: so many at most, each of so much of a step at least
 # Segments of at least this fraction of the longest bar hold a number.
 SMALLEST_LABEL = {"double": 0.075, "single": 0.12}
 MARKERS = {"forward": ("o", COLORS[0], -0.13), "backward": ("D", COLORS[3], 0.13), "update": ("^", COLORS[2], 0)}
@@ -153,7 +153,10 @@ def layer_times(sweep: Sweep, plan_id: str) -> Chart:
         )
     tables = {value: layer_table(sweep, plan) for value, plan in plans.items()}
     times = pd.DataFrame({value: own.groupby("layer", sort=False)["time_s"].sum() for value, own in tables.items()})
-    order, largest = dict.fromkeys(pd.concat(tables)["layer"]), set(times.max(axis=1).nlargest(MOST_TIMES).index)
+    order, largest = (
+        dict.fromkeys(pd.concat(tables)["layer"]),
+        set((times / times.sum()).max(axis=1).nlargest(MOST_TIMES).loc[lambda share: share >= LEAST_SHARE].index),
+    )
     step = times.sum().rename("all").to_frame().T
     table = 1e3 * pd.concat([times.loc[[layer for layer in order if layer in largest]], step])
     usable = {value: is_usable(sweep, (plans[value], SERIAL, 1)) for value in table}
@@ -161,8 +164,8 @@ def layer_times(sweep: Sweep, plan_id: str) -> Chart:
     styles = {v: ModelStyle(COLORS[i % len(COLORS)], FORMS[i % len(FORMS)], "none") for i, v in enumerate(table)}
     panel = Panel(rows[rows["value"].notna()], "time in the serial step (ms)")
     caption = (
-        "Time of each layer in a serial step, all its phases together, with each form of convolutions; means over "
-        "profiles, scaled to the step's time. Every model's layers: layers.csv."
+        f"Time of each layer of at least {LEAST_SHARE:.0%} of a serial step, with each form of convolutions; means "
+        "over profiles, scaled to the step's time. Every model's layers: layers.csv."
     )
     facts = [sweep.problem_name(plan_id, "conv"), "one thread"]
     return Chart([panel], facts, styles, dodged=False, hollow_unknown=False, caption=[caption])

@@ -184,8 +184,8 @@ def handover_rows(sweep: Sweep, plan_id: str) -> list[dict[str, Any]]:
 
 @figure(6.5)
 def handover(sweep: Sweep, plan_id: str) -> Chart:
-    """Return a marker for each generation and model, hollow where tables leave the generation out; the caption has the
-    ratios of near and of far CPUs, where several generations had each."""
+    """Return a row for near and for far CPUs with a mark for each generation and model, hollow where tables leave the
+    generation out; the caption has the medians, where several generations had each."""
     table = pd.DataFrame(handover_rows(sweep, plan_id), columns=["model", "handover_s", "left_out", "ratio"])
     rows = table.sort_values("handover_s", kind="stable").to_dict("records")
     if not rows or rows[-1]["handover_s"] <= MOVED_TIMES * rows[0]["handover_s"]:
@@ -203,15 +203,20 @@ def handover(sweep: Sweep, plan_id: str) -> Chart:
         f"{model_label(model)} {', '.join(f'{median(result[model]):.2f}' for result in of_model)}" for model in both
     ]
     far_ns = rows[at]["handover_s"] / NANOSECOND
-    caption = ["Ratio over the time of a hand-over between two CPUs; hollow: left out of tables."]
+    caption = ["Ratios of generations, by the time of a hand-over between two CPUs; hollow: left out of tables."]
     if texts:
         caption.append(f"Medians near, and far (from {far_ns:.0f} ns on): {'; '.join(texts[:MOST_NAMED])}.")
     table = table.sort_values("model")
-    about = {"hollow": table["left_out"], "x": table["handover_s"] / NANOSECOND}
-    drawn = reference_rows(table["model"], about["x"], table["ratio"]).assign(**about)
+    ends = ([row["handover_s"] / NANOSECOND for row in part] for part in (rows[:at], rows[at:]))
+    near, far = (
+        f"{name} CPUs: {times[0]:.0f} to {times[-1]:.0f} ns" for name, times in zip(("near", "far"), ends, strict=True)
+    )
+    places = [far if one / NANOSECOND >= far_ns else near for one in table["handover_s"]]
+    drawn = reference_rows(table["model"], places, table["ratio"]).assign(hollow=table["left_out"])
+    drawn = drawn.sort_values("x", ascending=False, kind="stable")  # near ones first
     styles = {m: replace(look, line="none") for m, look in model_styles(sweep.samples["model"]).items()}
     panel = Panel(drawn, "time / better fork-join", "", "ratio")
-    return Chart([panel], plan_facts(sweep, plan_id), styles, "hand-over of a cache line (ns)", caption=caption)
+    return Chart([panel], plan_facts(sweep, plan_id), styles, hollow_unknown=False, caption=caption)
 
 
 def _turn_rows(sweep: Sweep, plan_id: str) -> list[dict[str, Any]]:

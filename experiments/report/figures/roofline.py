@@ -25,6 +25,7 @@ from .style import COLORS, GREY, mark_handle, marked
 
 MOST_PLANS, NAMED = 24, 2  # of `bound`, and of its caption
 MOST_KERNELS = 10  # that have a bar of their own
+NUMBER_AT = ((8, -8), (8, 5), (-8, 5), (-8, -8))  # places beside a mark, in turn
 BOUND_COLORS = {"arithmetic": COLORS[0], MEMORY: COLORS[1]}
 MARKERS = {"forward": "o", "backward": "D", "update": "^", "load": "s", "other": "v"}
 
@@ -56,7 +57,7 @@ def roofline(sweep: Sweep, plan_id: str) -> Chart:
             axis.barh(place, time_ms, height=0.7, color=color, alpha=0.3)
             axis.barh(place, min(floor_ms, time_ms), height=0.7, color=color)
             axis.text(time_ms, place, f" {row['roof']:.0%}", va="center", fontsize=6.5 if column == "double" else 5.5)
-        labels = [f"{row['kernel']}, {row['phase']}" for row in shown]
+        labels = [f"{row['kernel']}, {row['phase']}  {number}" for number, row in enumerate(shown, 1)]
         if others:
             axis.barh(len(shown), sum(row["time_s"] for row in others) * 1e3, height=0.7, color="0.85")
             labels.append(f"{len(others)} others")
@@ -73,9 +74,9 @@ def roofline(sweep: Sweep, plan_id: str) -> Chart:
         handles += [mark_handle("*", "0.1", "step, by counters", 7)] if counted else []
     height = max(2.0, 0.16 * min(len(rows), MOST_KERNELS + 1) + 0.5)
     caption = [
-        "(a) Kernels with arithmetic; lines: one thread's roofs, dotted those of the caches; area: share of the serial "
-        "step. (b) All kernels: floor over time. Operations and bytes are those that the plan declares: a floor is the "
-        "longer of both at peak and bandwidth, and says nothing of why a kernel takes longer.",
+        "(a) Kernels with arithmetic, numbered as in (b); lines: one thread's roofs, dotted: caches; area: share of "
+        "the serial step. (b) All kernels: floor over time. Operations and bytes are the plan's: a floor is the longer "
+        "of both at peak and bandwidth, and says nothing of why a kernel takes longer.",
         "Star: the step by hardware counters." if counted else "No counters on this machine.",
     ]
     facts = plan_facts(sweep, plan_id)
@@ -90,7 +91,7 @@ def _roofs(axis, sweep: Sweep, rows: list[dict[str, Any]], counted: Mapping[str,
     placed = [row for row in rows if row["flops"] and math.isfinite(row["intensity"])]
     intensities = [row["intensity"] for row in [*placed, *([counted] if counted else [])]] or [ridge]
     reached = [row["flops"] / row["time_s"] for row in placed] or [flops_per_s]
-    low, high = min(*intensities, ridge) / 3, max(*intensities, ridge) * 3
+    low, high = min(*intensities, ridge) / 1.7, max(*intensities, ridge) * 1.7
     x = np.array([low, ridge, high])
     axis.loglog(x, np.minimum(x * bytes_per_s, flops_per_s) / 1e9, color="0.2", linewidth=1.0, zorder=1)
     axis.axvline(ridge, color="0.85", linewidth=0.6, zorder=0)
@@ -105,6 +106,11 @@ def _roofs(axis, sweep: Sweep, rows: list[dict[str, Any]], counted: Mapping[str,
         look = {"marker": MARKERS.get(row["phase"], "v"), "edgecolors": "white", "linewidths": 0.4, "zorder": 3}
         place, color = (row["intensity"], row["flops"] / row["time_s"] / 1e9), [BOUND_COLORS[row["bound"]]]
         axis.scatter(*place, s=10 + 120 * row["share"], color=color, **look)
+    for number, row in enumerate(rows[:MOST_KERNELS], 1):
+        if row in placed:
+            place = row["intensity"], row["flops"] / row["time_s"] / 1e9
+            look = {"textcoords": "offset points", "fontsize": 6, "color": "0.2", "ha": "center", "zorder": 4}
+            axis.annotate(str(number), place, xytext=NUMBER_AT[number % len(NUMBER_AT)], **look)
     axis.set_xlim(low, high)
     axis.set_ylim(min(*reached, low * bytes_per_s) / 1.5e9, max(*reached, flops_per_s) * 1.6e-9)
     for side, (least, most) in ((axis.xaxis, axis.get_xlim()), (axis.yaxis, axis.get_ylim())):

@@ -52,7 +52,7 @@ def gains_chart(published: pd.DataFrame, own: pd.DataFrame | None = None) -> Cha
         axis.text(0.87, 0.65, "less than the same blocks can take", **middle)
         for share in SHARES:
             axis.plot(ends, 1 - share * (1 - ends), color="0.75" if share < 1 else "0.3", lw=0.8, zorder=1)
-            left = max(ends[0] + 0.005, 1 - (0.99 - least["ratio"]) / share)  # where the line enters the panel
+            left = max(ends[0] + 0.005, 1 - (0.955 - least["ratio"]) / share)  # where the line enters the panel
             look = {"fontsize": 6.5, "color": "0.35", "va": "top"}
             axis.text(left, 1 - share * (1 - left), f" {share:.0%} recovered", **look)
         axis.axhline(1, color="0.3", lw=0.8)
