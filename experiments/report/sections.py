@@ -178,6 +178,9 @@ def build(sweep: Sweep) -> Report:
         sections.append(Section("No sample was measured", sentences=["No sample was measured."]))
     if sweep.run.how_to_read:
         sections.append(Section("How to read the curves", sentences=[sweep.run.how_to_read], in_terminal=False))
+    if len(sweep.samples):
+        about = {"plan_id": leading_plans(sweep)[0], "figures": ("when",), "level": 3}  # below no plan, never folded
+        sections.append(section("When do tasks pay?", **about))
     for plan_id in sweep.plan_ids():
         sections += (_sections_of_calls if sweep.reference_call else _sections_of_plan)(sweep, plan_id)
     if len(sweep.samples):
@@ -234,7 +237,7 @@ def _sections_of_plan(sweep: Sweep, plan_id: str) -> Iterator[Section]:
     speeds = table("speed", columns.SPEED, speed_rows(sweep, plan_id))
     yield part("Every model and number of threads", speeds, figures=("turns", "handover"))
     if plan_id in leading_plans(sweep):
-        over = ("when", "batch", "run_time_over_batch", "memory", "granularity", "overlay", "options", "bound")
+        over = ("batch", "run_time_over_batch", "memory", "granularity", "overlay", "options", "bound")
         yield part("Over a property of the plan", figures=over)
     rungs = ladder_rows(sweep, plan_id)
     title = f"The ladder from fork-join to tasks, {rungs[0]['threads']} threads" if rungs else ""

@@ -7,6 +7,7 @@ from experiments import synthetic_results
 from forktask.cython_src.errors import UsageError
 from forktask.experiments.report import figures
 from forktask.experiments.report.figures import when
+from forktask.experiments.report.sections import build
 
 MODELS = ("serial", "forkjoin:region=persistent", "taskiter")
 
@@ -36,6 +37,8 @@ def test_points_lie_over_the_published_ones():
     assert {*published["machine"]} == {*when.MACHINES}
     assert "on 2 threads" in figures.caption(sweep, "when")
     assert "when" in figures.available_figures(sweep, sweep.plan_ids()[0])
+    first = build(sweep).sections[0]
+    assert first.title == "When do tasks pay?" and first.figures == ("when",)  # before the plans
 
 
 def test_a_point_beyond_the_published_ones_is_inside():
