@@ -11,7 +11,7 @@ PYTEST := $(BIN)/python -P -m pytest
 ALONE := $(wildcard tests/forkjoin/test_*executor.py $(addprefix tests/tasking/test_,closure.py executor.py placement.py \
 	stopping.py unroll.py) tests/scaling tests/test_conduct.py tests/test_life_cycle.py)
 # Kinds of tests that need further packages (tests/kinds.py): all of them, and what each needs from Debian and PyPI.
-FURTHER := torch zoo tokenizers nbclient numba dask cupy pyarrow simplejpeg browser tbb starpu libomp relacy slurm rehearsal \
+FURTHER := torch zoo jax tokenizers nbclient numba dask cupy pyarrow simplejpeg browser tbb starpu libomp relacy slurm rehearsal \
 	made_up_node
 DEBIAN_browser := chromium-driver
 DEBIAN_tbb := g++
@@ -23,6 +23,7 @@ DEBIAN_made_up_node := qemu-system-x86 busybox-static linux-image-amd64
 DEBIAN_slurm := munge slurm-client slurmctld slurmd
 PYPI_torch := torch==2.13.0
 PYPI_zoo := $(PYPI_torch) torchvision==0.28.0 transformers>=5
+PYPI_jax := jax>=0.7
 PYPI_tokenizers := tokenizers>=0.20
 PYPI_nbclient := nbclient>=0.10 ipykernel>=6
 PYPI_numba := numba>=0.60

@@ -168,6 +168,7 @@ KINDS = {
     "pyarrow": Kind("needs pyarrow (pip install pyarrow)", _has_module("pyarrow")),
     "simplejpeg": Kind("needs simplejpeg (pip install simplejpeg)", _has_module("simplejpeg")),
     "torch": Kind("needs PyTorch (pip install torch)", _has_module("torch")),
+    "jax": Kind("needs JAX (pip install jax)", _has_module("jax")),
     "zoo": Kind(
         "needs torchvision and transformers (pip install torchvision transformers)",
         lambda: all(find_spec(name) is not None for name in ("torch", "torchvision", "transformers")),

@@ -7,10 +7,11 @@ reference pages, the analysis and the figures read the description.
 from __future__ import annotations
 
 import ctypes
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cache, cached_property
-from importlib import import_module
+from importlib import import_module, metadata
 from importlib.util import find_spec
 from typing import Any
 
@@ -55,7 +56,9 @@ class ExecutionModel:
     is_peer: bool = False
     # A peer that is a function or program of the user's: a step is one call of it, whatever the plan.
     is_call: bool = False
-    package: str = ""  # of Python, that its executor imports; "": none besides forktask's own
+    package: str = ""  # of Python, that its executor imports, such as "jax>=0.7"; "": none besides forktask's own
+    # Environment variables -> pattern of values under which the package would run elsewhere or on other threads.
+    clashes: Mapping[str, str] = field(default_factory=dict, hash=False)
     # Many times as slow as the others: one generation shows it, and curves over short runs leave it out.
     far_behind: bool = False
     device: str = "cpu"  # where plans are bound for it
@@ -83,7 +86,15 @@ class ExecutionModel:
     def is_built(self) -> bool:
         """Whether its executor is part of this installation, and the libraries that it calls are there."""
         library = not self.library or not isinstance(load_library(self.library), OSError)
-        return library and (not self.package or find_spec(self.package) is not None)
+        return library and not self.lacking_package()
+
+    def lacking_package(self) -> str:
+        """Say why the package that its executor imports cannot be used; "": it can, or there is none."""
+        name, _, least = self.package.partition(">=")
+        if name and find_spec(name) is None:
+            return "which is not installed"
+        found = metadata.version(name) if least else ""
+        return f"and {found} is installed" if _numbers(found) < _numbers(least) else ""
 
     @cached_property
     def fields(self) -> dict[str, Field]:
@@ -99,6 +110,10 @@ class ExecutionModel:
         module, _, name = self.executor.partition(":")
         result = getattr(import_module(module, PACKAGE), name)
         return result if getattr(result, "about", None) is self else type(result)(name, (result,), {"about": self})
+
+
+def _numbers(version: str) -> list[int]:
+    return [int(number) for number in re.findall(r"\d+", version)]
 
 
 @cache

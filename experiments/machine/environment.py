@@ -28,7 +28,7 @@ from .proc import parsed, read_fields, read_int, read_text
 from .topology import available_cpus, core_kinds, last_level_cache_bytes, read_caches, read_topology
 from .variables import read_variables, spin_policy
 
-PACKAGES = ("numpy", "threadpoolctl", "joblib", "pandas", "matplotlib", "seaborn", "torch", "cupy", "dask")
+PACKAGES = ("numpy", "threadpoolctl", "joblib", "pandas", "matplotlib", "seaborn", "torch", "jax", "cupy", "dask")
 
 # Fields that may differ between two runs in the same environment: load, free memory, measured clock, and the libraries
 # imported so far. Of the variables only those that cripple a library count (`environment_id`). Kinds of cores follow

@@ -1,1 +1,1 @@
-"""PyTorch and llm.c compared with forktask's models, in one run."""
+"""PyTorch, JAX and llm.c compared with forktask's models, in one run."""

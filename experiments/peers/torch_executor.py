@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 
 from ...cython_src.binding.executor import BaseExecutor
-from ...cython_src.errors import MachineError, UsageError
+from ...cython_src.errors import MachineError
 from ...cython_src.networks.registry import get_network
 from ..subjects.peer_models import GPU_TORCH, TORCH
-from ..subjects.subject import LEARNING_RATE
+from ..subjects.subject import LEARNING_RATE, network_of
 from .torch_network import torch_network
 
 
@@ -44,7 +44,7 @@ class TorchTraining:
         self.training = attributes["phase"] == "train"
         self.tokens = "dataset.tokens" in bound.arrays
         self.module = (module or _made_of(network or get_network(attributes["network"]), bound, mode)).to(device)
-        self.samples, self.labels = (torch.from_numpy(array).to(device) for array in _data(bound))
+        self.samples, self.labels = (torch.from_numpy(array).to(device) for array in data_of(bound))
         self.order = torch.from_numpy(bound.arrays["batch_order"].astype("int64")).to(device)
         if mode == "channels_last":
             self.module = self.module.to(memory_format=torch.channels_last)
@@ -54,7 +54,7 @@ class TorchTraining:
         self.clip_norm = attributes.get("clip_norm", 0.0)
         self.optimizer = None
         if self.training:
-            trained = [parameter for name, parameter in self.module.named_parameters() if _is_trained(name, attributes)]
+            trained = [parameter for name, parameter in self.module.named_parameters() if is_trained(name, attributes)]
             for parameter in {*self.module.parameters()} - {*trained}:
                 parameter.requires_grad_(False)
             groups = _decay_groups(trained, attributes)
@@ -130,7 +130,7 @@ def _made_of(spec, bound, mode: str):
     return module
 
 
-def _data(bound) -> tuple[np.ndarray, np.ndarray]:
+def data_of(bound) -> tuple[np.ndarray, np.ndarray]:
     """Copy the data set: samples, and their labels, or the token after each of theirs."""
     arrays = bound.arrays
     if "dataset.tokens" in arrays:
@@ -154,7 +154,7 @@ def _decay_groups(trained: list, attributes: Mapping[str, Any]) -> list[dict[str
     return [group for group in groups if group["params"]]
 
 
-def _is_trained(name: str, attributes: Mapping[str, Any]) -> bool:
+def is_trained(name: str, attributes: Mapping[str, Any]) -> bool:
     frozen = [part.strip() for part in attributes.get("frozen", "").split(",") if part.strip()]
     return not any(name.startswith(f"{part}.") for part in frozen)
 
@@ -168,14 +168,12 @@ class TorchExecutor(BaseExecutor):
     def _prepare(self, bound, *recorded) -> None:
         import torch
 
-        network = bound.plan.attributes.get("network")
-        if network is None:
-            raise UsageError(f"model {self.model!r} trains networks, got the graph {bound.plan.name!r}; leave it out")
+        network = network_of(bound, self.model)
         meant = {"channels_last": "dataset.images", "sdpa": "dataset.tokens"}.get(self.options.mode)
         if meant is not None and meant not in bound.arrays:
             raise MachineError(
-                f"mode={self.options.mode} of PyTorch is for networks of {meant.rpartition('.')[2]}, got {network!r}; "
-                f"leave it out"
+                f"mode={self.options.mode} of PyTorch is for networks of {meant.rpartition('.')[2]}, got "
+                f"{network.name!r}; leave it out"
             )
         device = "cuda" if self.about.is_gpu else "cpu"
         if device == "cuda" and not torch.cuda.is_available():
@@ -185,7 +183,7 @@ class TorchExecutor(BaseExecutor):
         torch.set_num_threads(self.num_threads)
         torch.set_flush_denormal(True)
         tf32 = getattr(self.options, "products", "float32") == "tf32"
-        self._training = TorchTraining(bound, self.options.mode, device, tf32=tf32)
+        self._training = TorchTraining(bound, self.options.mode, device, network, tf32)
 
     def _run(self, bound, first_replay: int, num_replays: int) -> None:
         stride = bound.iteration_stride

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import glob
 import itertools
+import os
 import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
@@ -21,7 +22,7 @@ from ...tasking import models as tasking
 from ..machine.build_info import BUILD
 from ..machine.topology import places_of
 from .own_models import own_model, split_spec
-from .peer_models import FUNCTION, GPU_TORCH, LLMC, PROGRAM, TORCH
+from .peer_models import FUNCTION, GPU_TORCH, JAX, LLMC, PROGRAM, TORCH
 
 # The three switches of task models, as the spec `tasking` takes them.
 CREATIONS = ("eager", "replayed")
@@ -53,6 +54,7 @@ MODELS: dict[str, ExecutionModel] = {
         tasking.GPU_BOTH,
         TORCH,
         GPU_TORCH,
+        JAX,
         LLMC,
         FUNCTION,
         PROGRAM,
@@ -344,10 +346,14 @@ def runnable(spec: ModelSpec | str) -> ModelSpec:
             f"model {spec.name!r} must name what is called, got {str(spec)!r}; compare functions and programs by "
             f"--function and --program"
         )
-    if not spec.model.is_built and spec.model.package:
-        raise UsageError(
-            f"model {spec.name!r} needs {spec.model.package}, which is not installed; pip install {spec.model.package}"
-        )
+    if lack := spec.model.lacking_package():
+        raise UsageError(f"model {spec.name!r} needs {spec.model.package}, {lack}; pip install '{spec.model.package}'")
+    for variable, pattern in spec.model.clashes.items():
+        if re.search(pattern, value := os.environ.get(variable, "")):
+            raise UsageError(
+                f"model {spec.name!r} must run on the CPU with as many threads as the others, and {variable}={value} "
+                f"changes that; unset it, or leave the model out"
+            )
     if not spec.model.is_built:
         raise UsageError(
             f"forktask must be built with the library of model {spec.name!r}, and was built without; install the "

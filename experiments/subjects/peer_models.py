@@ -1,5 +1,5 @@
-"""Descriptions of peers: other programs that train the same networks by kernels of their own, PyTorch and llm.c, and
-functions and programs of the user's, which run no plan."""
+"""Descriptions of peers: other programs that train the same networks by kernels of their own, PyTorch, JAX and
+llm.c, and functions and programs of the user's, which run no plan."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ class ProgramOptions(Record):
 
 
 _peer = partial(ExecutionModel, is_peer=True, is_reference=True, reproducible=False)
-_torch = partial(_peer, package="torch")
+_torch = partial(_peer, package="torch>=2.4")
 TORCH = _torch(
     "torch",
     ".experiments.peers.torch_executor:TorchExecutor",
@@ -79,6 +79,19 @@ TORCH = _torch(
 )
 GPU_TORCH = _torch(
     "gpu_torch", ".experiments.peers.torch_executor:GpuTorchExecutor", GpuTorchOptions, device="gpu", max_threads=1
+)
+JAX = _peer(
+    "jax",
+    ".experiments.peers.jax_executor:JaxExecutor",
+    package="jax>=0.7",
+    clashes={
+        "XLA_FLAGS": "thread|parallel|device_count",
+        "JAX_PLATFORMS": "^(?!cpu$).",
+        "JAX_NUM_CPU_DEVICES": "^(?!1$).",
+    },
+    says="JAX, whose XLA compiles a whole step",
+    colors=("purple",),
+    markers="X",
 )
 LLMC = _peer("llmc", ".experiments.peers.llmc_executor:LlmcExecutor", LlmcOptions, says="llm.c", markers="H")
 _call = partial(_peer, is_call=True, colors=("blue", "orange", "green", "red", "purple", "brown"), markers="osD^vP")

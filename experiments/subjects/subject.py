@@ -25,7 +25,9 @@ from ...cython_src.errors import UsageError
 from ...cython_src.graphs.user_graph import TaskRecorder
 from ...cython_src.kernels.loss.loss import IGNORED
 from ...cython_src.lowering.lower import default_batch, initialise, lower
+from ...cython_src.networks.layers import Network
 from ...cython_src.networks.own import is_own, make_own
+from ...cython_src.networks.registry import get_network
 from ...cython_src.plan.model import Plan
 from ...cython_src.records import LARGEST
 from ..machine.numa import FIRST_TOUCH
@@ -41,6 +43,7 @@ ANSWERED_ROWS = 4  # probabilities that peers compare: those of the first sample
 ANSWERED_CLASSES = 64
 MASKED = 0.15  # share of a sample's tokens whose places are masked, which a network learns
 
+_own: dict[str, Any] = {}  # names of the user's networks that this process has made -> the network
 _kept: list[Any] = []  # keeps graphs alive: a bound plan only points to their kernels
 
 
@@ -185,12 +188,23 @@ def build(job: Mapping[str, Any], model: ModelSpec = SERIAL):
     if isinstance(made, TaskRecorder | BoundPlan) and not model.binds_on_gpu:
         # The user's own arrays hold data; where kernels have no form for a GPU, binding them says so.
         return _bind_made(made, job["plan"]["network"])
+    if isinstance(made, Network):
+        _own[made.name] = made
     storage = storage_for(model, homes_of(job))
     bound = bind_for(model, plan, storage, what_fits_gpu(options, storage, _lower_with_data))
     if "parameters" in plan.attributes:
         fill_dataset(bound, job["seed"])
         initialise(bound, job["seed"])
     return bound
+
+
+def network_of(bound: Any, model: str) -> Network:
+    """Return the network of a plan that was built in this process. Raises `UsageError`: `model` trains networks, and
+    this plan is another graph."""
+    name = bound.plan.attributes.get("network")
+    if name is None:
+        raise UsageError(f"model {model!r} trains networks, got the graph {bound.plan.name!r}; leave it out")
+    return _own.get(name) or get_network(name)
 
 
 def _lower_with_data(*, batch: int, **options: Any) -> Plan:

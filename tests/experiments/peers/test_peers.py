@@ -1,8 +1,11 @@
 """Other programs beside our models: what is refused, what is compared with what, and that they compute the same."""
 
 import math
+import os
 import struct
+import subprocess
 import sys
+from dataclasses import replace
 
 import msgspec
 import numpy as np
@@ -23,7 +26,7 @@ from forktask.experiments.report import figures
 from forktask.experiments.report.verdicts import answers
 from forktask.experiments.results.folder import read_results
 from forktask.experiments.results.rows import FailureRow, SampleRow
-from forktask.experiments.subjects.models import make_executor, parse_model
+from forktask.experiments.subjects.models import MODELS, make_executor, parse_model, runnable
 from forktask.experiments.subjects.subject import build, fill_dataset
 from forktask.experiments.sweep.shards import Answers, check_near_answer
 
@@ -177,9 +180,127 @@ def test_a_small_run_agrees_with_pytorch(phase, tmp_path, capsys):
     assert "mode=sdpa of PyTorch is for networks of tokens" in capsys.readouterr().err
 
 
-def agree(words, folder):
+LAYERS_OF_IMAGES = """
+import forktask as nn
+def network():
+    return nn.Network("all_layers", (4, 17, 17), (
+        nn.Conv2d("conv", 8, 3, 1, stride=2), nn.BatchNorm("norm"), nn.ReLU("relu"), nn.MaxPool("pool", 3, 2, 1),
+        nn.Conv2d("grouped", 8, 3, 2, groups=2, dilation=2, bias=False), nn.Sigmoid("sigmoid"),
+        nn.Add("sum", ("sigmoid", "pool")), nn.Conv2d("depthwise", 8, 3, 1, groups=8), nn.ReLU6("relu6"),
+        nn.AveragePool("average", 2), nn.Linear("hidden", 12), nn.Linear("linear", 5), nn.SoftmaxCrossEntropy()))
+"""
+
+
+@pytest.mark.jax
+@pytest.mark.parametrize(
+    "words",
+    [
+        "gpt2_tiny --sequence 24 --optimizer adamw --weight-decay 0.1 --decay matrices --clip-norm 0.5",
+        "mobilebert_tiny --sequence 24 --optimizer adam --weight-decay 0.1 --frozen encoder.layer.0",
+        "mobilebert_tiny_classifier --phase forward",
+        "preact_resnet18 --phase forward",
+        "cifar10_cnn --weight-decay 0.1 --label-smoothing 0.1",
+        "FILE:network --weight-decay 0.1",
+    ],
+)
+def test_networks_agree_with_jax(words, tmp_path):
+    """Check networks from end to end: layers of images and of tokens, optimizers, decay, clipping, frozen layers."""
+    (tmp_path / "net.py").write_text(LAYERS_OF_IMAGES)
+    words = words.replace("FILE", str(tmp_path / "net.py"))
+    agree(f"--network {words} --batch 2 --models serial,jax", tmp_path / "out", "jax")
+
+
+@pytest.mark.torch
+def test_a_network_of_ones_own_agrees_with_pytorch(tmp_path):
+    """Check a network that a file's function makes."""
+    (tmp_path / "net.py").write_text(LAYERS_OF_IMAGES)
+    agree(f"--network {tmp_path}/net.py:network --batch 2 --models serial,torch", tmp_path / "out")
+
+
+IN_ONE_PROCESS = """
+import os
+from pathlib import Path
+import forktask as ft
+from forktask.experiments.subjects.models import make_executor
+
+bound = ft.bind(ft.lower("lenet5", batch=2, optimizer="sgd"))
+ft.initialise(bound, seed=1)
+cpus = os.sched_getaffinity(0)
+with make_executor("jax", 1) as executor:
+    executor.prepare(bound)
+    executor.run(3)
+    executor.run(2, 3)
+    before = bound.arrays["conv1.weight"].copy()
+    assert executor.collect() and (bound.arrays["conv1.weight"] != before).any()
+    assert (bound.arrays["losses"][:5] > 0).all()
+tasks = [task for task in Path("/proc/self/task").iterdir() if (task / "comm").read_text() == "tf_XLAEigen\\n"]
+assert [len(os.sched_getaffinity(int(task.name))) for task in tasks] == [1] and os.sched_getaffinity(0) == cpus
+try:
+    make_executor("jax", 2).prepare(bound)
+except ft.UsageError as error:
+    print(error)
+"""
+
+
+@pytest.mark.jax
+def test_jax_computes_with_the_threads_asked_for(tmp_path):
+    """Check XLA's pool and its CPUs in a process that asks for one thread and then for two."""
+    command = [sys.executable, "-P", "-c", IN_ONE_PROCESS]
+    result = subprocess.run(command, env={**os.environ, "NPROC": "5"}, capture_output=True, text=True)
+    assert "XLA must compute with 2 threads" in result.stdout and "has 1 on" in result.stdout, result.stderr
+
+
+@pytest.mark.jax
+@pytest.mark.parametrize(
+    "variable, value, is_refused",
+    [
+        ("XLA_FLAGS", "--xla_cpu_multi_thread_eigen=false", True),
+        ("XLA_FLAGS", "--xla_force_host_platform_device_count=4", True),
+        ("XLA_FLAGS", "--xla_dump_to=somewhere", False),
+        ("JAX_PLATFORMS", "cuda", True),
+        ("JAX_PLATFORMS", "cpu", False),
+        ("JAX_NUM_CPU_DEVICES", "2", True),
+    ],
+)
+def test_variables_that_change_threads_are_refused_before_anything_is_measured(
+    variable, value, is_refused, monkeypatch, capsys, tmp_path
+):
+    """Check the command under variables that change threads or device, and the model under others."""
+    monkeypatch.setenv(variable, value)
+    if is_refused:
+        assert main(["compare", "--models", "serial,jax", "--out", str(tmp_path / "out")]) == 2
+        assert f"{variable}={value} changes that; unset it" in capsys.readouterr().err
+    else:
+        assert runnable("jax") == "jax"
+
+
+@pytest.mark.parametrize(
+    "package, wrong",
+    [
+        ("no_such_package>=1", "needs no_such_package>=1, which is not installed; pip install 'no_such_package>=1'"),
+        ("numpy>=99", f"needs numpy>=99, and {np.__version__} is installed; pip install 'numpy>=99'"),
+        ("numpy>=1.2", ""),
+    ],
+)
+def test_a_package_that_is_absent_or_old_is_refused(package, wrong, monkeypatch):
+    """Check the sentence about a peer's package, and that only one that is there counts as built."""
+    model = replace(MODELS["jax"], package=package)
+    monkeypatch.setitem(MODELS, "jax", model)
+    parse_model.cache_clear()
+    assert model.is_built == (not wrong)
+    try:
+        runnable("jax")
+    except UsageError as error:
+        assert wrong in str(error)
+    else:
+        assert not wrong
+    finally:
+        parse_model.cache_clear()
+
+
+def agree(words, folder, peer="torch"):
     """Measure models on one thread, and check that all answers are near each other."""
     assert main(["compare", *words.split(), "--threads", "1", "--quick", "--out", str(folder)]) == 0
     first, *others = read_results(folder).of(SampleRow)
-    assert len(others) == words.count("torch") and parse_model("torch") in {first.model, *(row.model for row in others)}
+    assert len(others) == words.count(f",{peer}") and parse_model(peer) in {first.model, *(row.model for row in others)}
     assert all(max(differences(first.answer[:3], row.answer[:3])) < 1e-4 for row in others)
