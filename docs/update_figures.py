@@ -83,7 +83,7 @@ FIGURES = {
     README_RESULTS: (),
     "when": ("when",),
     "blocks_of_images": ("handover", "turns"),
-    **dict.fromkeys((f"large_{name}" for name in ("resnet18", "mobilenet_v2", "gpt2_small", "mobilebert")), ()),
+    **dict.fromkeys((f"large_{name}" for name in ("resnet18", "mobilenet_v2", "gpt2_small", "gpt2", "mobilebert")), ()),
     "gpt2_ladder": (),
     "gpt2_batch_subsize": ("granularity",),
     "gpt2_shapes": ("bound", "roofline"),
