@@ -1,22 +1,26 @@
 """Options and rules of all tests: which kinds must run, and that no test is skipped for a reason of its own."""
 
+import atexit
 import os
+import shutil
 import signal
 import tempfile
 
 # Idle OpenMP threads sleep: tests are about results, and spinning threads take the CPUs from tests beside them. libgomp
 # reads this when it is loaded, which the import of an executor does.
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")
-# StarPU keeps durations in a folder of the user; those of tests are nobody's.
-os.environ.setdefault("STARPU_HOME", tempfile.mkdtemp(prefix="starpu"))
-# What is found about tests' own networks and graphs is kept for one run of the tests, not in the user's folder.
-os.environ["XDG_CACHE_HOME"] = tempfile.mkdtemp(prefix="forktask-cache")
+# StarPU keeps durations, and forktask what it finds about networks and graphs, in folders of the user; those of tests
+# are gone when this process ends.
+os.environ["STARPU_HOME"] = tempfile.mkdtemp(prefix="forktask-starpu-")
+os.environ["XDG_CACHE_HOME"] = tempfile.mkdtemp(prefix="forktask-cache-")
 
 import builds
 import pytest
 from hypothesis import HealthCheck, settings
 from kinds import KINDS, LONG
 
+for folder in ("STARPU_HOME", "XDG_CACHE_HOME"):
+    atexit.register(shutil.rmtree, os.environ[folder], ignore_errors=True)
 builds.share()
 # The same examples in every run, so that a change of the sources is what turns a test red; new ones in long forms. A
 # failure prints the decorator that reproduces it.

@@ -86,15 +86,16 @@ def test_some_options_need_a_persistent_region(name, value):
 
 @pytest.mark.parametrize("options", FORKJOIN_OPTIONS[::4], ids=str)
 def test_more_than_one_thread_runs(options):
-    """Check the event log: all blocks once, by both threads, in loop order."""
-    plan = stencil_plan(work=20000)
-    with ForkJoinExecutor(2, event_capacity=1000, **options) as executor:
+    """Check the event log: all blocks once, by both threads (of a dynamic schedule a late one may get none for some
+    iterations), in loop order."""
+    plan, iterations = stencil_plan(work=20000), 50
+    with ForkJoinExecutor(2, event_capacity=iterations * plan.num_tasks, **options) as executor:
         executor.prepare(bind(plan))
-        executor.run(3)
+        executor.run(iterations)
         events = executor.workers.events()
     assert set(events["worker"]) == {0, 1}
     assert sorted(zip(events["iteration"].tolist(), events["task"].tolist(), strict=True)) == [
-        (iteration, task) for iteration in range(3) for task in range(plan.num_tasks)
+        (iteration, task) for iteration in range(iterations) for task in range(plan.num_tasks)
     ]
     by_loop = {}
     for event in events:
