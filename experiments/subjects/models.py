@@ -346,7 +346,7 @@ def runnable(spec: ModelSpec | str) -> ModelSpec:
             f"model {spec.name!r} must name what is called, got {str(spec)!r}; compare functions and programs by "
             f"--function and --program"
         )
-    if lack := spec.model.lacking_package():
+    if not spec.model.is_built and (lack := spec.model.lacking_package()):
         raise UsageError(f"model {spec.name!r} needs {spec.model.package}, {lack}; pip install '{spec.model.package}'")
     for variable, pattern in spec.model.clashes.items():
         if re.search(pattern, value := os.environ.get(variable, "")):
