@@ -179,8 +179,7 @@ def build(sweep: Sweep) -> Report:
     if sweep.run.how_to_read:
         sections.append(Section("How to read the curves", sentences=[sweep.run.how_to_read], in_terminal=False))
     if len(sweep.samples):
-        about = {"plan_id": leading_plans(sweep)[0], "figures": ("when",), "level": 3}  # below no plan, never folded
-        sections.append(section("When do tasks pay?", **about))
+        sections.append(section("When do tasks pay?", plan_id=leading_plans(sweep)[0], figures=("when",)))
     for plan_id in sweep.plan_ids():
         sections += (_sections_of_calls if sweep.reference_call else _sections_of_plan)(sweep, plan_id)
     if len(sweep.samples):
