@@ -71,7 +71,6 @@ def accuracy_over_time(results: Any, column: str) -> tuple[Figure, str] | None:
         return None
     table["accuracy"] = 100 * (1 - table["error_rate"])
     figure, (axis,) = new_figure(column, 1, 2.3)
-    axis.set_title("")  # a single panel needs no letter
     styles = _styles(list(dict.fromkeys(table["label"])))
     lowest, highest = 100.0, 0.0
     for label, group in table.groupby("label", sort=False):
@@ -155,7 +154,6 @@ def phases(results: Any, column: str) -> tuple[Figure, str] | None:
     if not names:
         return None
     figure, (axis,) = new_figure(column, 1, 0.6 + 0.19 * len(table))
-    axis.set_title("")  # a single panel needs no letter
     left = np.zeros(len(table))
     for name, color in zip(names, COLORS, strict=False):
         widths = np.array([row.get(name, 0.0) for row in table])

@@ -346,19 +346,20 @@ def runnable(spec: ModelSpec | str) -> ModelSpec:
             f"model {spec.name!r} must name what is called, got {str(spec)!r}; compare functions and programs by "
             f"--function and --program"
         )
-    if not spec.model.is_built and (lack := spec.model.lacking_package()):
-        raise UsageError(f"model {spec.name!r} needs {spec.model.package}, {lack}; pip install '{spec.model.package}'")
+    if not spec.model.is_built:
+        if lack := spec.model.lacking_package():
+            package = spec.model.package
+            raise UsageError(f"model {spec.name!r} needs {package}, {lack}; pip install '{package}'")
+        raise UsageError(
+            f"forktask must be built with the library of model {spec.name!r}, and was built without; install the "
+            f"library (forkjoin/README.md), then forktask again, or take one of {', '.join(built_models())}"
+        )
     for variable, pattern in spec.model.clashes.items():
         if re.search(pattern, value := os.environ.get(variable, "")):
             raise UsageError(
                 f"model {spec.name!r} must run on the CPU with as many threads as the others, and {variable}={value} "
                 f"changes that; unset it, or leave the model out"
             )
-    if not spec.model.is_built:
-        raise UsageError(
-            f"forktask must be built with the library of model {spec.name!r}, and was built without; install the "
-            f"library (forkjoin/README.md), then forktask again, or take one of {', '.join(built_models())}"
-        )
     return spec
 
 

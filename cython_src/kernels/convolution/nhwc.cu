@@ -119,18 +119,6 @@ __device__ void nhwc_convolve(const Args &a, const float *input, const float *bi
     });
 }
 
-/* out[k][i], i < WIDTH, for a step of a sum: COUNT numbers side by side from place(half, k, i) of `from` on, or zeros
- * where that is negative. */
-template <int COUNT, int WIDTH, typename Place>
-__device__ inline void gather_step(const float *from, int half, Place place, float *out)
-{
-#pragma unroll 2
-    for (int at = COUNT * threadIdx.x; at < STEP * WIDTH; at += COUNT * THREADS) {
-        const long long start = place(half, at / WIDTH, at % WIDTH);
-        start_copy<COUNT>(out + at / WIDTH * (WIDTH + GAP) + at % WIDTH, from + max(start, 0ll), start >= 0);
-    }
-}
-
 /* dW[o, i, tap] = sum over images and pixels of dY[o] X[i at the tap], in PyTorch's order (O, I / groups, k, k), into a
  * partial of its own. Rows of a tile are output channels of one group, its columns taps and their input channels. Bounds:
  * images, output channels, input channels (all of a group where there are several), partial. */
@@ -178,28 +166,18 @@ __device__ void nhwc_weight_gradient(const Args &a)
     /* Numbers that lie side by side are copied by fours where a pixel's are: past o1 lie others, or padding, whose sums
      * nobody takes. */
     const bool wide_left = o0 % 4 == 0, wide_right = inputs % 4 == 0 && (group * part + i0) % 4 == 0;
-    const auto gradient_at = [&](int half, int k, int i) {
-        const long long at = places[2 * half * STEP + k];
-        return at >= 0 && o0 + i < o1 ? at + o0 + i : -1;
-    };
-    const auto input_at = [&](int half, int k, int i) {
-        const bool exists = offsets[i] >= 0 && places[2 * half * STEP + k] >= 0;
-        return exists ? places[(2 * half + 1) * STEP + k] + offsets[i] : -1;
-    };
     unsigned p0 = 0;
     walk(
         [&](int half) {
             if (p0 >= pixels)
                 return 0;
-            float *lefts = left + half * STEP * PITCH, *rights = right + half * STEP * RIGHT;
-            if (wide_left)
-                gather_step<4, ROWS>(a.gradient, half, gradient_at, lefts);
-            else
-                gather_step<1, ROWS>(a.gradient, half, gradient_at, lefts);
-            if (wide_right)
-                gather_step<4, COLUMNS>(a.input, half, input_at, rights);
-            else
-                gather_step<1, COLUMNS>(a.input, half, input_at, rights);
+            const long long *from = places + 2 * half * STEP, *to = from + STEP; /* pixels of dY and of X */
+            const auto gradient_at = [&](int k, int i) { return from[k] >= 0 && o0 + i < o1 ? from[k] + o0 + i : -1; };
+            const auto input_at = [&](int k, int i) {
+                return from[k] >= 0 && offsets[i] >= 0 ? to[k] + offsets[i] : -1;
+            };
+            gather_step<ROWS>(a.gradient, wide_left, gradient_at, left + half * STEP * PITCH);
+            gather_step<COLUMNS>(a.input, wide_right, input_at, right + half * STEP * RIGHT);
             p0 += STEP;
             if (threadIdx.x < STEP) /* pixels of the next step */
                 place(p0 + threadIdx.x, half ^ 1);

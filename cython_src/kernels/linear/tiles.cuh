@@ -197,28 +197,44 @@ struct Factor {
     int pitch, start, stop, columns;
 };
 
-template <int COUNT>
-__device__ inline void copy_elements(const Factor &f, int row, int column, float *to)
+/* out[k][i], i < WIDTH, for a step of a sum: the number at place(k, i) of `from`, or zero where that is negative; `wide`:
+ * four neighbours in i lie side by side, at multiples of 16 bytes, and all exist or none. */
+template <int WIDTH, typename Place>
+__device__ inline void gather_step(const float *from, bool wide, Place place, float *out)
 {
-    const bool exists = row >= f.start && row < f.stop && column < f.columns;
-    start_copy<COUNT>(to, f.at + (exists ? (long long)row * f.pitch + column : 0), exists);
+    if (wide) {
+#pragma unroll 2 /* more takes registers that attention has not */
+        for (int at = 4 * threadIdx.x; at < STEP * WIDTH; at += 4 * THREADS) {
+            const long long start = place(at / WIDTH, at % WIDTH);
+            start_copy<4>(out + at / WIDTH * (WIDTH + GAP) + at % WIDTH, from + max(start, 0ll), start >= 0);
+        }
+        return;
+    }
+#pragma unroll 2
+    for (int at = threadIdx.x; at < STEP * WIDTH; at += THREADS) {
+        const long long start = place(at / WIDTH, at % WIDTH);
+        start_copy<1>(out + at / WIDTH * (WIDTH + GAP) + at % WIDTH, from + max(start, 0ll), start >= 0);
+    }
 }
 
 /* out[k][i], i < WIDTH, for a step of the sum from k0 on: element (k0 + k, first + i), or (first + i, k0 + k) of a factor
- * that is TURNED, whose rows the sum runs along; others by fours where these are aligned. */
+ * that is TURNED, whose rows the sum runs along. */
 template <bool TURNED, int WIDTH>
 __device__ inline void copy_step(const Factor &f, int first, int k0, float *out)
 {
-    if (!TURNED && f.pitch % 4 == 0 && f.columns % 4 == 0 && first % 4 == 0 && (unsigned long long)f.at % 16 == 0) {
+    const auto place = [&](int row, int column) {
+        const bool exists = row >= f.start && row < f.stop && column < f.columns;
+        return exists ? (long long)row * f.pitch + column : -1;
+    };
+    if constexpr (!TURNED) {
+        const bool wide = (f.pitch | f.columns | first) % 4 == 0 && (unsigned long long)f.at % 16 == 0;
+        gather_step<WIDTH>(f.at, wide, [&](int k, int i) { return place(k0 + k, first + i); }, out);
+    } else {
 #pragma unroll 2
-        for (int at = 4 * threadIdx.x; at < STEP * WIDTH; at += 4 * THREADS)
-            copy_elements<4>(f, k0 + at / WIDTH, first + at % WIDTH, out + at / WIDTH * (WIDTH + GAP) + at % WIDTH);
-        return;
-    }
-#pragma unroll 2 /* more takes registers that attention has not */
-    for (int at = threadIdx.x; at < STEP * WIDTH; at += THREADS) {
-        const int k = TURNED ? at % STEP : at / WIDTH, i = TURNED ? at / STEP : at % WIDTH;
-        copy_elements<1>(f, TURNED ? first + i : k0 + k, TURNED ? k0 + k : first + i, out + k * (WIDTH + GAP) + i);
+        for (int at = threadIdx.x; at < STEP * WIDTH; at += THREADS) {
+            const long long start = place(first + at / STEP, k0 + at % STEP);
+            start_copy<1>(out + at % STEP * (WIDTH + GAP) + at / STEP, f.at + max(start, 0ll), start >= 0);
+        }
     }
 }
 
