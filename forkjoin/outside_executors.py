@@ -75,7 +75,8 @@ class OutsideExecutor(LoopExecutor):
 
     def _conduct(self, **conduct: Any) -> Conduct:
         pinned = "no" if self.cpus is None else "at start"
-        return Conduct(**{"caller_executes": False, "threads_start": "prepare", "pinned": pinned} | conduct)
+        about = {"threads_start": "prepare", "pinned": pinned, "release": self._library["release"]}
+        return Conduct(**{"caller_executes": False, **about} | conduct)
 
 
 class LibraryExecutor(OutsideExecutor):

@@ -244,4 +244,8 @@ static void close_session(void *session)
     free_session(s);
 }
 
-FORKTASK_RUNTIME = {FORKTASK_OUTSIDE_VERSION, FORKTASK_TASKS, prepare, run_all, close_session};
+#define TEXT(number)   #number
+#define TEXT_OF(macro) TEXT(macro)
+#define RELEASE TEXT_OF(STARPU_MAJOR_VERSION) "." TEXT_OF(STARPU_MINOR_VERSION) "." TEXT_OF(STARPU_RELEASE_VERSION)
+
+FORKTASK_RUNTIME = {FORKTASK_OUTSIDE_VERSION, FORKTASK_TASKS, prepare, run_all, close_session, .release = RELEASE};

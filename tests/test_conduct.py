@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 from functools import cache
@@ -118,3 +119,11 @@ def test_spinning_and_naps_follow_the_options():
         assert not executor.conduct().naps
     with make_executor("taskiter", 1) as executor:
         assert executor.conduct().naps
+
+
+@pytest.mark.two_cpus
+def test_the_record_has_the_version_of_the_library():
+    """Check that each library that was built says one, and our own models none."""
+    versions = {spec: observe(spec)["conduct"]["release"] for spec in OBSERVED}
+    for spec, version in versions.items():
+        assert re.fullmatch(r"\d+(\.\d+)+" if spec in ("tbb", "taskflow", "starpu") else "", version), spec
