@@ -26,7 +26,7 @@ from matplotlib.figure import Figure
 
 from forktask.cython_src.errors import UsageError
 from forktask.cython_src.typed_text import format_bytes
-from forktask.experiments.analysis.accounting import WALL, phase_table
+from forktask.experiments.analysis.accounting import WALL, accounting_table, layer_table, phase_table
 from forktask.experiments.analysis.comparisons import interference_table
 from forktask.experiments.analysis.costs import memory_table
 from forktask.experiments.analysis.estimates import NOT_USABLE
@@ -62,7 +62,7 @@ from forktask.experiments.subjects.models import PERSISTENT, SERIAL, TASKITER, M
 from forktask.experiments.survey.joined import MACHINES, machine_row
 from forktask.experiments.survey.page import SURVEY
 from forktask.experiments.tables import Column, Table, markdown_table
-from forktask.experiments.tables.numbers import JUDGED_AT, interval, plural, time
+from forktask.experiments.tables.numbers import JUDGED_AT, interval, percent, plural, time
 
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS, LIST, IMAGES = ROOT / "results", ROOT / "results" / "README.md", ROOT / "docs" / "images"
@@ -132,6 +132,7 @@ SHOWN = {
 # Columns of the report's tables that the pages leave out.
 LEFT_OUT = ("least to most", "train loss", "valid loss", "valid error", "kind", "competing processes", "preemption")
 MOST_COLUMNS = 8  # of models; more of them are rows
+GRAINS = (0, 10, 30, 100, 300, 1000, 1e5)  # ends of the classes of G
 LARGEST = 2_000_000  # bytes of published samples
 # What large samples go without, in this order, where no figure shows it: digits of the durations of blocks, but one;
 # profiles; and all loops of a plan, but one.
@@ -433,7 +434,41 @@ def study_pages(texts: dict[Path, str]) -> dict[Path, str]:
         for page, text in texts.items():
             if f"<!-- {name} -->" in text:
                 texts[page] = between_marks(text, name, study_results(folder))
-    return texts
+    return {
+        page: between_marks(text, "grain", grain_text()) if "<!-- grain -->" in text else text
+        for page, text in texts.items()
+    }
+
+
+def grains() -> Iterator[dict]:
+    """Yield, for each profiled point of a task model on several threads, of all published samples: G, the mean time of
+    a block over the cost of a task, and the excess of a step over its floor."""
+    for folder in published().values():
+        run = json.loads((folder / SAMPLES).open().readline())
+        sweep = load(folder) if run.get("holds", "samples") == "samples" else None
+        for row in accounting_table(sweep).to_dict("records") if sweep and sweep.profiles else ():
+            point = Point(*(row[name] for name in Point._fields))
+            layers = layer_table(sweep, *point)
+            if point.threads > 1 and not point.model.model.joins_loops and not layers["grain"].isna().any():
+                blocks = layers["blocks"] / layers["blocks"].sum()
+                yield {"folder": folder.name, "grain": (layers["grain"] * blocks).sum(), "excess": row["excess"]}
+
+
+def grain_text() -> str:
+    """Return the table of the excess over the floor by G."""
+    table = pd.DataFrame(grains())
+    table["class"] = pd.cut(table["grain"], GRAINS)
+    rows = [
+        {"class": each, "points": len(own), "folders": own["folder"].nunique(), "excess": own["excess"]}
+        for each, own in table.groupby("class", observed=True)
+    ]
+    columns = (
+        Column("G", lambda r: f"{r['class'].left:g} to {r['class'].right:g}"),
+        Column("points, studies", lambda r: f"{r['points']}, {r['folders']}", True),
+        Column("median excess over the floor", lambda r: percent(r["excess"].median()), True),
+        Column("quartiles", lambda r: " to ".join(percent(r["excess"].quantile(q)) for q in (0.25, 0.75)), True),
+    )
+    return "\n".join([*markdown_table(columns, rows), ""])
 
 
 def study_results(folder: Path) -> str:

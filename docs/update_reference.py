@@ -181,6 +181,7 @@ COLUMNS = {
         "time_s": "busy time per step, sum over threads",
         "gflops": "rate, 10^9 operations per second",
         "peak_fraction": "rate over one thread's peak",
+        "grain": "G: mean time of a block over the cost of a task in the same graph with empty kernels, on all threads",
     },
     "runs.csv": {
         **TRAINED,

@@ -50,7 +50,7 @@ class Conduct:
     threads_start: str = "never"  # executor, prepare, first run or each run: when threads besides the caller start
     pinned: str = "no"  # at start or each run: when threads are pinned to their CPUs
     idle_runtime: str = "none"  # the library that decides how a thread without work waits; "none": no thread does
-    release: str = ""  # version of another library that runs the plan, by itself; "" where there is none, or it says none
+    release: str = ""  # version of the library that runs the plan; "": it names none, or there is no other library
     # How long such a thread looks for work before it sleeps; None: the library's own decision.
     spin_ns: int | None = None
     wait_policy: str = ""  # OMP_WAIT_POLICY, which steers forktask, libgomp and libomp; "" if not set

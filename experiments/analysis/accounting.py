@@ -136,9 +136,10 @@ def layer_table(sweep: Sweep, plan_id: str, model: ModelSpec = SERIAL, threads: 
     """Return the busy time by layer and phase.
 
     Columns: layer, phase, loops, blocks, flops, profiles (how many), share (their mean), share_low, share_high (their
-    extremes), time_s, gflops, peak_fraction (of one thread's measured peak). Times add up to the point's `busy_time`,
-    those of the serial run to its step time; without a sample of the point they are those of the profiles. Empty if the
-    point was not profiled. Rows are in plan order.
+    extremes), time_s, gflops, peak_fraction (of one thread's measured peak), grain (mean time of a block over what a
+    task costs in the same graph with empty kernels, threads x wall time; NaN of serial runs). Times add up to the
+    point's `busy_time`, those of the serial run to its step time; without a sample of the point they are those of the
+    profiles. Empty if the point was not profiled. Rows are in plan order.
     """
     point = (plan_id, model, threads)
     profiles = shown_profiles(sweep, point)
@@ -169,6 +170,8 @@ def layer_table(sweep: Sweep, plan_id: str, model: ModelSpec = SERIAL, threads: 
     rate = table["flops"] / table["time_s"].where(table["time_s"] > 0)
     table["gflops"] = rate / 1e9
     table["peak_fraction"] = rate / peak
+    task_s = threads * np.median([_runtime_cost(row) for row in profiles]) / table["blocks"].sum()
+    table["grain"] = table["time_s"] / table["blocks"] / (math.nan if model.is_serial else task_s)
     return table
 
 

@@ -40,6 +40,9 @@ MIN_GENERATIONS, MIN_SESSIONS = 6, 3
 # Undisturbed rounds behind a verdict, and their share; chosen by simulation (docs/notes/intervals_of_ratios.md).
 LEAST_ROUNDS, UNDISTURBED_SHARE = 12, 1 / 3
 IN_SIGHT = 1000  # generations
+# What takes so many times as long as the fastest, in each generation and in half of the rounds that a verdict needs, is
+# no contender, although there is no interval yet: placement changes a time by 1 %, a session by less than 15 %.
+FAR_BEHIND = 1.3
 # The boundary: the prior's weight in generations, or in sessions, its height, and where it begins to rise.
 PRIOR, SESSION_PRIOR, LEVEL, HORIZON = 2.0, 0.1, 10.0, 40.0
 STUDENT = {2: 12.706, 3: 4.303, 4: 3.182, 5: 2.776}  # 97.5 % quantiles by number of takes
@@ -333,9 +336,20 @@ class Estimates(Generic[Key]):
         return min(candidates, key=self._means.__getitem__)
 
     def contenders(self, candidates: Sequence[Key]) -> list[Key]:
-        """Return the candidates that may be the fastest: all but those that are certainly slower than another."""
+        """Return the candidates that may be the fastest: all but those that are certainly slower than another, or far
+        behind."""
         best = self.fastest(candidates)
-        return [each for each in candidates if not exceeds(self.ratio(each, best), 1.0)]
+        return [
+            each
+            for each in candidates
+            if not exceeds(self.ratio(each, best), 1.0) and not self.is_far_behind(each, best)
+        ]
+
+    def is_far_behind(self, point: Key, best: Key) -> bool:
+        """Return whether a point took `FAR_BEHIND` times as long as another in each generation."""
+        own, least = self.times(point), self.times(best)
+        apart = all(own[generation] > FAR_BEHIND * least[generation] for generation in own.keys() & least.keys())
+        return apart and self.rounds(point, best) >= LEAST_ROUNDS / 2
 
     def ratio_to_fastest(self, numerator: Key, candidates: Sequence[Key]) -> Estimate:
         """Return the ratio of a point's time and that of the fastest candidate.

@@ -23,6 +23,8 @@ from .chains import cycle_parts
 
 SATURATED = 0.7  # part of the measured bandwidth
 INFLATED = 1.1
+# Blocks of so many times the cost of a task lose little to it (arXiv 2602.20561).
+MARGINAL = 10
 MANY = 3  # loops, layers or chains that a sentence names
 
 
@@ -181,11 +183,19 @@ def _granularity(case: Case) -> Iterator[Finding]:
     runtime = result.runtime_s / case.threads
     cut = re.fullmatch(r"images=(\d+)", str(case.options.get("granularity", "")))
     if runtime > 0.05 * now:
+        task_s = result.runtime_s / case.plan.num_tasks
+        grains = [
+            (case.seconds[loop.first_task : loop.first_task + loop.num_blocks].mean() / task_s, loop)
+            for loop in case.plan.loops
+        ]
+        short, (grain, finest) = sum(g < MARGINAL for g, _ in grains), min(grains, key=lambda each: each[0])
         yield Finding(
             "too fine",
             runtime,
             f"Blocks are too fine: {format_time(mean)} on average, and a step of {case.step_text(model)} spends "
-            f"{runtime / now:.0%} of its time on the runtime's own steps.",
+            f"{runtime / now:.0%} of its time on the runtime's own steps. A task costs {format_time(task_s)}; "
+            f"{short} of {plural(len(grains), 'loop')} have blocks of less than {MARGINAL} times that, "
+            f"{finest.layer or finest.name} {finest.phase} of {rounded(grain)} times.",
             "coarser blocks (--granularity)",
             f"at most {format_time(runtime)} a step",
         )

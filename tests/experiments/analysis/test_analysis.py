@@ -448,8 +448,11 @@ def test_layer_table_accounts_for_all_time():
     assert conv2["share"] == pytest.approx(share)
     assert conv2["gflops"] == pytest.approx(8.2e-3 * 64 / (share * t1))
     assert conv2["peak_fraction"] == pytest.approx(conv2["gflops"] / 235)
-    assert not len(layer_table(s, plan_id, "joblib", 2))
-    fork_join = layer_table(s, plan_id, "forkjoin", 2)["time_s"].sum()
+    assert not len(layer_table(s, plan_id, parse_model("joblib"), 2)) and table["grain"].isna().all()
+    layers = layer_table(s, plan_id, parse_model("forkjoin"), 2)
+    task_s = 2 * 2e-6 * len(s.plans[plan_id].loops) / layers["blocks"].sum()  # synthetic rows: 2 us per loop
+    assert layers["grain"].to_numpy() == pytest.approx((layers["time_s"] / layers["blocks"] / task_s).to_numpy())
+    fork_join = layers["time_s"].sum()
     assert fork_join == pytest.approx(t1 * inflation(s, (plan_id, "forkjoin", 2)).value)
     assert fork_join == pytest.approx(busy_time(s, (plan_id, "forkjoin", 2)).value)
 

@@ -75,6 +75,25 @@ def test_a_form_that_is_surely_slower_is_no_reference_any_more(tmp_path):
     assert result == {("tasks", 2), (forms[1], 2), (forms[2], 2), ("serial", 1)}
 
 
+def test_a_form_that_is_far_behind_is_not_measured_until_that_is_certain(tmp_path):
+    """Check that one of many forms leaves before there is an interval if it is far behind in all generations."""
+    schedules = ("forkjoin", "forkjoin:schedule=dynamic", "forkjoin:schedule=guided")
+    many = (*schedules, *(form.replace("forkjoin", "forkjoin:region=persistent") for form in schedules))
+
+    def goes_on(*factors, forms=many):
+        rows = synthetic_rows(models=("serial", *forms, "tasks"), noise=0.001, repeats=len(factors))
+        own = [row for row in rows if row["kind"] == "sample" and row["model"] in forms and row["threads"] == 2]
+        for row in own:
+            row["step_time_s"] = 0.01 * (factors[row["repetition"]] if row["model"] == forms[0] else 1.0)
+        (config_id,) = {row["config_id"] for row in own if row["model"] == forms[0]}
+        return config_id in undecided(Results(tmp_path, typed(rows)))
+
+    assert not goes_on(1.6, 1.6, 1.6)
+    assert goes_on(1.6, 1.6, 1.6, forms=many[:3]), "among few each was asked for"
+    assert goes_on(1.6, 1.6), "four rounds are too few"
+    assert goes_on(1.6, 1.1, 1.6) and goes_on(1.1, 1.1, 1.1)
+
+
 def test_many_forms_of_the_reference_come_last():
     """Check that where fork-join takes part in all its forms the answers begin with what is compared with them."""
     contestants = [(model, 2) for model in parse_models(["reference", "tasks", "taskiter"])]
