@@ -85,6 +85,14 @@ class TBBOptions(Record):
     ] = "graph"
 
 
+def _check_no_taskwait(options: StarPUOptions | OmpSs2Options) -> None:
+    if options.taskwait != "none":
+        raise UsageError(
+            f"taskwait must be none with construct={options.construct}, which has no barrier, got {options.taskwait}; "
+            f"use construct=tasks"
+        )
+
+
 class StarPUOptions(Record):
     """Options of `starpu`."""
 
@@ -97,6 +105,19 @@ class StarPUOptions(Record):
         ),
     ] = "lws"
     taskwait: Annotated[str, TASKWAIT] = "none"
+    construct: Annotated[
+        str,
+        about(
+            "`tasks`: created anew in each iteration; `tags`: made once, with tags for their dependences, and repeated "
+            "without a barrier",
+            choices=("tasks", "tags"),
+        ),
+    ] = "tasks"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.construct == "tags":
+            _check_no_taskwait(self)
 
 
 class OmpSs2Options(Record):
@@ -114,11 +135,8 @@ class OmpSs2Options(Record):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.construct == "taskiter" and self.taskwait != "none":
-            raise UsageError(
-                f"taskwait must be none with construct=taskiter, which has no barrier, got {self.taskwait}; use "
-                f"construct=tasks"
-            )
+        if self.construct == "taskiter":
+            _check_no_taskwait(self)
 
 
 class HostLoadOptions(Record):

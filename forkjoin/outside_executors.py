@@ -10,6 +10,7 @@ from __future__ import annotations
 import errno as errors_of_system
 import os
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -39,7 +40,7 @@ class OutsideExecutor(LoopExecutor):
 
     def _make(self, bound) -> None:
         super()._prepare(bound)
-        address = self.about.library_address()
+        address = self._library_address()
         self._library = describe_library(address)
         takes = self._library["takes"]
         waits = barrier_after(bound.plan, self.options.taskwait) if takes == "tasks" else None
@@ -50,6 +51,9 @@ class OutsideExecutor(LoopExecutor):
         )
         if self._runs.team_size != NOT_STARTED:
             self._check_team(self._runs.team_size)
+
+    def _library_address(self) -> int:
+        return self.about.library_address()
 
     def _check_team(self, team_size: int) -> None:
         """Raise `MachineError` if another number of threads than requested has started."""
@@ -188,14 +192,15 @@ _open: set[StarPUExecutor] = set()
 
 
 class StarPUExecutor(OutsideExecutor):
-    """A StarPU task for each block, created anew in each iteration, with a data handle for each of the plan's cells.
+    """A StarPU task for each block: created anew in each iteration, with a data handle for each of the plan's cells; or
+    made once, with tags for the dependences of an iteration and of the next one on it.
 
     Notes
     -----
-    The calling thread executes no block: it creates tasks, at most one iteration ahead. StarPU is started by the first
+    The calling thread executes no block: it creates tasks, at most one iteration ahead, or waits. StarPU is started by the first
     executor of a process that is prepared, and ended when the last one is closed. In the meantime `prepare` refuses
-    executors with another number of threads, other CPUs or another scheduler. The calling thread looks for signals
-    between loops.
+    executors with another number of threads, other CPUs, scheduler or construct. The calling thread looks for signals
+    between loops, or every 20 ms.
     """
 
     about = STARPU
@@ -206,7 +211,7 @@ class StarPUExecutor(OutsideExecutor):
             if other._settings() != self._settings():
                 raise MachineError(
                     "StarPU runs once in a process, and another executor has it running with other settings (threads, "
-                    "CPUs, scheduler); close that one first"
+                    "CPUs, scheduler, construct); close that one first"
                 )
         # StarPU reads these variables once. Its own messages would stand among those of the measurement.
         os.environ.setdefault("STARPU_SILENT", "1")
@@ -226,7 +231,11 @@ class StarPUExecutor(OutsideExecutor):
         _open.add(self)
 
     def _settings(self):
-        return self.num_threads, self.cpus, self.options.scheduler
+        return self.num_threads, self.cpus, self.options.scheduler, self.options.construct
+
+    def _library_address(self) -> int:
+        library = {"tasks": self.about.library, "tags": ".forkjoin.starpu_cycle"}[self.options.construct]
+        return replace(self.about, library=library).library_address()
 
     def conduct(self) -> Conduct:
         """Return what this executor does besides running blocks."""

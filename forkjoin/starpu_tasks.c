@@ -1,8 +1,6 @@
 /* The plan as StarPU tasks over data handles, one for each cell: an outside reference. */
-#include "outside.h"
+#include "starpu_sessions.h"
 
-#include <pthread.h>
-#include <starpu.h>
 #include <stdlib.h>
 
 /* Tasks of so many iterations may wait for their turn: creation runs ahead without end otherwise. */
@@ -18,10 +16,10 @@ typedef struct Session {
 } Session;
 
 typedef struct TaskArgument {
+    int32_t loop_index, block;
     OutsideRun *run;
     const LoopRecord *loop;
     int64_t replay;
-    int32_t block, loop_index;
 } TaskArgument;
 
 static void run_task(void *buffers[], void *argument)
@@ -29,17 +27,6 @@ static void run_task(void *buffers[], void *argument)
     const TaskArgument *a = argument;
     (void)buffers;
     forktask_run_outside(a->run, a->loop, a->block, a->replay, starpu_worker_get_id(), 0);
-}
-
-/* Blocks of a loop have one history of durations: void handles have no sizes that would tell loops apart. */
-static uint32_t footprint_of_loop(struct starpu_task *task)
-{
-    return ((const TaskArgument *)task->cl_arg)->loop_index;
-}
-
-static void enter_worker(void *argument)
-{
-    forktask_enter_worker(argument, starpu_worker_get_id());
 }
 
 /* Put the accesses of each task side by side, as StarPU takes them. */
@@ -63,72 +50,6 @@ static void join_lists(Session *s)
             }
     }
     s->offsets[run->num_tasks] = n;
-}
-
-/* StarPU starts once in a process: sessions share it, and its workers are paused while none runs. */
-static pthread_mutex_t shared = PTHREAD_MUTEX_INITIALIZER;
-static int num_sessions, num_runs;
-/* For the schedulers that ask how long tasks take. StarPU reads it once more when it ends, after most sessions. */
-static struct starpu_perfmodel durations;
-
-static int start_library(OutsideRun *run)
-{
-    if (num_sessions > 0)
-        return 0;
-    durations =
-        (struct starpu_perfmodel){.type = STARPU_HISTORY_BASED, .symbol = "forktask", .footprint = footprint_of_loop};
-    struct starpu_conf conf;
-    starpu_conf_init(&conf);
-    conf.ncpus = run->num_threads;
-    conf.ncuda = conf.nopencl = 0;
-    conf.sched_policy_name = forktask_option(run, "scheduler");
-    conf.catch_signals = 0;
-    int error = -starpu_init(&conf);
-    if (error)
-        return error;
-    starpu_execute_on_each_worker(enter_worker, run, STARPU_CPU);
-    starpu_pause();
-    error = forktask_pinning_error(run);
-    if (error) {
-        starpu_resume();
-        starpu_shutdown();
-    }
-    return error;
-}
-
-static int begin_session(OutsideRun *run)
-{
-    pthread_mutex_lock(&shared);
-    const int error = start_library(run);
-    num_sessions += error == 0;
-    pthread_mutex_unlock(&shared);
-    return error;
-}
-
-static void end_session(void)
-{
-    pthread_mutex_lock(&shared);
-    if (--num_sessions == 0) {
-        starpu_resume();
-        starpu_shutdown();
-    }
-    pthread_mutex_unlock(&shared);
-}
-
-static void begin_run(void)
-{
-    pthread_mutex_lock(&shared);
-    if (num_runs++ == 0)
-        starpu_resume();
-    pthread_mutex_unlock(&shared);
-}
-
-static void end_run(void)
-{
-    pthread_mutex_lock(&shared);
-    if (--num_runs == 0)
-        starpu_pause();
-    pthread_mutex_unlock(&shared);
 }
 
 static void free_session(Session *s)
@@ -160,13 +81,8 @@ static void *prepare(OutsideRun *run, int *error)
         free_session(s);
         return NULL;
     }
-    run->team_size = run->num_threads;
     join_lists(s);
-    starpu_codelet_init(&s->codelet);
-    s->codelet.cpu_funcs[0] = run_task;
-    s->codelet.nbuffers = STARPU_VARIABLE_NBUFFERS;
-    s->codelet.name = "block";
-    s->codelet.model = &durations;
+    describe_blocks(&s->codelet, run_task, STARPU_VARIABLE_NBUFFERS);
     for (int32_t c = 0; c < run->num_cells; c++)
         starpu_void_data_register(&s->handles[c]);
     return s;
@@ -180,7 +96,7 @@ static int submit(Session *s, int loop_index, int32_t block, int64_t replay)
     struct starpu_task *task = starpu_task_create();
     TaskArgument *argument = malloc(sizeof *argument);
     int error;
-    *argument = (TaskArgument){s->run, loop, replay, block, loop_index};
+    *argument = (TaskArgument){loop_index, block, s->run, loop, replay};
     task->cl = &s->codelet;
     task->cl_arg = argument;
     task->cl_arg_size = sizeof *argument;
@@ -243,9 +159,5 @@ static void close_session(void *session)
     end_session();
     free_session(s);
 }
-
-#define TEXT(number)   #number
-#define TEXT_OF(macro) TEXT(macro)
-#define RELEASE TEXT_OF(STARPU_MAJOR_VERSION) "." TEXT_OF(STARPU_MINOR_VERSION) "." TEXT_OF(STARPU_RELEASE_VERSION)
 
 FORKTASK_RUNTIME = {FORKTASK_OUTSIDE_VERSION, FORKTASK_TASKS, prepare, run_all, close_session, .release = RELEASE};

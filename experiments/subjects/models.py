@@ -389,9 +389,16 @@ def forkjoin_forms() -> tuple[ModelSpec, ...]:
 
 
 def outside_models() -> tuple[ModelSpec, ...]:
-    """Return what `OUTSIDE` stands for: the outside runtimes that this installation was built with."""
+    """Return what `OUTSIDE` stands for: the outside runtimes that this installation was built with, in each of their
+    constructs."""
     result = (MODELS[name] for name in built_models())
-    return tuple(_spec(model) for model in result if model.is_reference and not model.far_behind)
+    chosen = [model for model in result if model.is_reference and not model.far_behind]
+    constructs = {model: getattr(model.fields.get("construct"), "choices", ()) for model in chosen}
+    return tuple(
+        spec
+        for model in chosen
+        for spec in ([_spec(model, construct=each) for each in constructs[model]] or [_spec(model)])
+    )
 
 
 def parse_models(texts: Iterable[ModelSpec | str]) -> tuple[ModelSpec, ...]:

@@ -19,7 +19,10 @@ SPECS = [
     pytest.param("taskflow", marks=pytest.mark.taskflow),
     *(
         pytest.param(spec, marks=pytest.mark.starpu)
-        for spec in ("starpu", "starpu:scheduler=eager", "starpu:scheduler=dmda:taskwait=loop")
+        for spec in (
+            *("starpu", "starpu:scheduler=eager", "starpu:scheduler=dmda:taskwait=loop"),
+            *("starpu:construct=tags", "starpu:construct=tags:scheduler=dmda"),
+        )
     ),
 ]
 pytestmark = pytest.mark.parametrize("spec", SPECS)
@@ -83,3 +86,20 @@ def test_more_than_one_thread_runs_and_affinity_is_restored(spec):
         (iteration, task) for iteration in range(10) for task in range(plan.num_tasks)
     ]
     assert os.sched_getaffinity(0) == allowed
+
+
+def test_a_stopped_run_leaves_nothing_to_the_next(spec):
+    """Check that a block which fails ends a long run early, and that each block of the next one runs once."""
+    plan = all_to_all_plan(fail_iteration=5)
+    with make_executor(spec, 2, event_capacity=2000) as executor:
+        executor.prepare(bind(plan))
+        for _ in range(3):
+            with pytest.raises(RuntimeError):
+                executor.run(10**6)
+            executor.workers.clear_events()
+            executor.run(20, 100)
+            events = executor.workers.events()
+            events = events[events["task"] >= 0]
+            assert sorted(zip(events["iteration"].tolist(), events["task"].tolist(), strict=True)) == [
+                (iteration, task) for iteration in range(100, 120) for task in range(plan.num_tasks)
+            ]

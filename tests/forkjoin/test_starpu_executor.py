@@ -8,6 +8,7 @@ import threading
 import pytest
 
 from forktask.cython_src.binding.bind import bind
+from forktask.cython_src.errors import UsageError
 from forktask.cython_src.graphs.task_bench import task_bench
 from forktask.experiments.subjects.models import make_executor
 
@@ -23,6 +24,12 @@ for _ in range(3):
     with Trainer(config, load_data(config.data), 0) as trainer:
         trainer.train_epoch()
 """
+
+
+def test_tasks_made_once_need_no_wait_between_loops():
+    """Check that waits are refused where there is none, and the remedy."""
+    with pytest.raises(UsageError, match="taskwait must be none with construct=tags.*got loop; use construct=tasks"):
+        make_executor("starpu:construct=tags:taskwait=loop", 2)
 
 
 def test_executors_share_it_if_their_settings_agree():
