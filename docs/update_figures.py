@@ -534,7 +534,8 @@ def phases_and_peaks(sweep: Sweep) -> list[Column]:
 
 def speeds(sweep: Sweep, axes: list[Column], further: list[Column]) -> list[str]:
     """Return a table in Markdown: a row for each plan, a column for each model on most threads, or a row for each model
-    of one plan or of many models; the step time of `serial` and the better fork-join form, and ratios to the latter."""
+    of one plan or of many models; the step time of `serial` and the better fork-join form, and ratios to the latter.
+    A table of many models leaves out plans of too few generations where others have intervals."""
     table = speed_table(sweep)
     widest, threads = on_most_threads(table)
     points = {
@@ -557,7 +558,8 @@ def speeds(sweep: Sweep, axes: list[Column], further: list[Column]) -> list[str]
     if len(plans) == 1 or len(models) > MOST_COLUMNS:
         one = f" (`serial`: {plural(1, 'thread')})" if threads > 1 and any(model.is_serial for model in models) else ""
         columns = [Column(f"model, {plural(threads, 'thread')}{one}", lambda row: f"`{row['model']}`")]
-        for plan_id in plans:
+        known = {plan_id for (plan_id, _), row in points.items() if math.isfinite(row["ratio_low"])}
+        for plan_id in [plan_id for plan_id in plans if plan_id in known] or plans:
             text = ", ".join(axis.text({"plan_id": plan_id}) for axis in axes) or "a step, or time / fork-join"
             columns.append(Column(text, lambda row, plan_id=plan_id: cell(plan_id, row["model"])))
         return markdown_table(columns, [{"model": model} for model in models])

@@ -61,11 +61,25 @@ def rows_of_files() -> str:
         for base in shared:
             heading = inspect.getdoc(base).partition(":")[0].rstrip(".")
             sections.setdefault(heading, _fields(heading, "", base))
-            also.append(f"[{heading.lower()}](#{heading.lower().replace(' ', '-').replace('`', '')})")
+            short = heading.removeprefix("What all ").removesuffix(" have").removesuffix(" say of themselves")
+            also.append(f"[{short}](#{heading.lower().replace(' ', '-').replace('`', '')})")
         text = " ".join(inspect.getdoc(record).split())
-        text += f" Also {', '.join(also)}." if also else ""
+        text += f" Also fields of {', '.join(also)}." if also else ""
         sections[kind] = _fields(f"`{kind}`", f"{text}\n\n", record)
-    return "\n\n".join(sorted(sections.values(), key=lambda section: not section.startswith("## What all")))
+    return _without_repetition(
+        "\n\n".join(sorted(sections.values(), key=lambda section: not section.startswith("## What all")))
+    )
+
+
+def _without_repetition(page: str) -> str:
+    """A page in which a field that an earlier section describes in the same many words refers to it."""
+    seen: set[str] = set()
+    lines = []
+    for line in page.splitlines():
+        field = line.startswith("| `") and len(line.split()) > 9
+        lines.append(line[: line.index("|", 2)] + "| as above |" if field and line in seen else line)
+        seen.add(line)
+    return "\n".join(lines)
 
 
 def _fields(heading: str, text: str, record: type) -> str:
@@ -127,10 +141,16 @@ def model_options(device: str) -> str:
     return rows(
         "| option | models | values, default first | meaning |",
         (
-            (f"`{name}`", "all" if len(names) == len(of_device) else ", ".join(names), values, text)
+            (f"`{name}`", _models_of(names, [f"`{model.name}`" for model in of_device]), values, text)
             for (name, values, text), names in models.items()
         ),
     )
+
+
+def _models_of(names: list[str], models: list[str]) -> str:
+    """The models that have an option: all, all but one, or their names."""
+    others = [model for model in models if model not in names]
+    return "all" + f" but {others[0]}" * len(others) if len(others) < 2 < len(models) else ", ".join(names)
 
 
 POINT = {
