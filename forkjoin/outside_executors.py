@@ -197,10 +197,10 @@ class StarPUExecutor(OutsideExecutor):
 
     Notes
     -----
-    The calling thread executes no block: it creates tasks, at most one iteration ahead, or waits. StarPU is started by the first
-    executor of a process that is prepared, and ended when the last one is closed. In the meantime `prepare` refuses
-    executors with another number of threads, other CPUs, scheduler or construct. The calling thread looks for signals
-    between loops, or every 20 ms.
+    The calling thread executes no block: it creates tasks, at most one iteration ahead, or waits. StarPU is started by
+    the first executor of a process that is prepared, and ended when the last one is closed. In the meantime `prepare`
+    refuses executors with another number of threads, other CPUs, scheduler or construct. The calling thread looks for
+    signals between loops, or every 20 ms.
     """
 
     about = STARPU
@@ -239,7 +239,8 @@ class StarPUExecutor(OutsideExecutor):
 
     def conduct(self) -> Conduct:
         """Return what this executor does besides running blocks."""
-        return self._conduct(idle_runtime="starpu")
+        waits = {"caller_wakes_ns": LOOKS_FOR_SIGNALS_NS} if self.options.construct == "tags" else {}
+        return self._conduct(idle_runtime="starpu", **waits)
 
     def _run_loops(self, bound, first_replay, num_replays, poll_signals):
         errno, errors = super()._run_loops(bound, first_replay, num_replays, poll_signals)

@@ -209,5 +209,5 @@ static void close_session(void *session)
     free(s);
 }
 
-FORKTASK_RUNTIME = {
-    FORKTASK_OUTSIDE_VERSION, FORKTASK_CLOSED_GRAPH, prepare, run_all, close_session, .release = RELEASE};
+FORKTASK_RUNTIME = {FORKTASK_OUTSIDE_VERSION, FORKTASK_CLOSED_GRAPH, prepare, run_all, close_session,
+                    .release = RELEASE};

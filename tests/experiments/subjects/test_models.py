@@ -152,7 +152,7 @@ def test_a_model_whose_library_cannot_be_loaded_is_not_there(monkeypatch):
 
 
 def test_outside_stands_for_the_runtimes_of_others_that_are_here(monkeypatch):
-    """Check that it names the built ones alone, next to models that are named, and joblib not."""
+    """Check that it names the built ones alone, in each construct, next to models that are named, and joblib not."""
     monkeypatch.setattr(type(MODELS["serial"]), "is_built", property(lambda model: model.name not in ("tbb", "ompss2")))
-    result = [spec.name for spec in parse_models(["taskiter", "outside"])]
-    assert result == ["taskiter", "openmp_tasks", "taskflow", "starpu"]
+    result = [str(spec) for spec in parse_models(["taskiter", "outside"])]
+    assert result == ["taskiter", "openmp_tasks", "taskflow", "starpu", "starpu:construct=tags"]
