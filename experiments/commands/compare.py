@@ -52,7 +52,7 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 def add_calls(parser: ArgumentParser, reference: bool = True) -> None:
     """Add `--function`, `--program` and the options of programs; `calls_of` reads them."""
-    calls = parser.add_argument_group("functions and programs of your own, in place of networks and models")
+    calls = parser.add_argument_group("functions and programs of your own instead of networks and models")
     for kind, example in (("function", "solver:step(n=1000)"), ("program", "./a.out 2000")):
         calls.add_argument(
             f"--{kind}",

@@ -10,7 +10,7 @@ from ...cython_src.errors import UsageError, check_choice
 from .arguments import add_json, show, texts
 
 DESCRIPTION = (
-    "Write summary.csv, figures/ and report.html again from samples.jsonl, and print the answers; or what one of the "
+    "Write summary.csv, figures/ and report.html again from samples.jsonl, and print the verdicts; or what one of the "
     "options requests instead."
 )
 _EXPORTS = {

@@ -243,7 +243,7 @@ def trace(
     given |= {"iterations": iterations, "show": show, **settings}
     command = call_text("trace", {**given, "out": folder})
     if not _measured(folder, command, **given).usable:
-        raise RuntimeError(f"nothing to trace in {folder}: every model failed, as was said above")
+        raise RuntimeError(f"nothing to trace in {folder}: every model failed, as reported above")
     return Trace(folder)
 
 

@@ -51,15 +51,15 @@ def _of_plan(sweep: Sweep, plan_id: str) -> Iterator[dict[str, Any]]:
 
 
 def scope_note(sweep: Sweep) -> str:
-    """Say where the answers hold, how far apart sessions were, and how many answers are expected to be wrong."""
+    """Say where the verdicts hold, how far apart sessions were, and how many are expected to be wrong."""
     rows = [row for row in answers(sweep) if row["usable"]]
     decided = sum(row["verdict"] != UNDECIDED for row in rows)
-    text = f"These answers hold {scope(sweep)}."
+    text = f"These verdicts hold {scope(sweep)}."
     if apart := [row["apart"] for row in rows if math.isfinite(row["apart"])]:
-        text += f" Sessions lay up to {max(apart):.1%} apart (median of all answers: {median(apart):.1%})."
+        text += f" Sessions lay up to {max(apart):.1%} apart (median of all: {median(apart):.1%})."
     elif rows:
         text += " Another session may differ by more than the intervals say: measure several, hours apart."
     if decided:
-        text += f" Answers that are decided: {decided}; expected to be wrong: {WRONG * decided:.2g} at most."
+        text += f" Decided: {decided}; expected to be wrong: {WRONG * decided:.2g} at most."
     cores = cores_text(sweep.rounds, " Cores were")
     return text + cores + "." * bool(cores)

@@ -68,7 +68,7 @@ class EvaluatedRow(Row, frozen=True, kw_only=True, tag="evaluated"):
     conv: Annotated[Name, says("form of the convolutions")]
     samples: Annotated[Number, says("that each pass evaluates")]
     loss: Annotated[Real, says("mean over the samples")]
-    accuracy: Annotated[Real, says("part of the samples whose answer is right")]
+    accuracy: Annotated[Real, says("part of the predictions that are right")]
     time_s: Annotated[list[Amount], Meta(min_length=1), says("of each pass")]
     layer_s: Annotated[
         dict[str, list[Amount]], says("by layer: in blocks, sum over threads, of each pass; empty on a GPU")

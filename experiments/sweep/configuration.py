@@ -193,7 +193,7 @@ class Measure(Placement, frozen=True):
     counters: Annotated[
         tuple[str, ...],
         about(
-            f"events by which a profile counts blocks, by kernel and thread, in place of {', '.join(BLOCK_EVENTS)}; "
+            f"events by which a profile counts blocks, by kernel and thread, instead of {', '.join(BLOCK_EVENTS)}; "
             "r3f24: a processor's own number"
         ),
     ] = ()
