@@ -92,8 +92,8 @@ def test_every_function_is_found_in_its_file():
 def test_constants_agree_with_the_sources():
     """Check that the record of arguments and the constants are the same in Python and CUDA."""
     text = "".join(gpu_launches.source(file) for file in gpu_launches.SOURCE_FILES)
-    constants = {**vars(gpu_launches), "STRIP_CHANNELS": STRIP_CHANNELS}
-    for name in ("THREADS", "TAPS", "CHANNELS_AT_ONCE", "STRIP_CHANNELS", "NORM_CHANNELS"):
+    constants = {**vars(token_launches), **vars(gpu_launches), "STRIP_CHANNELS": STRIP_CHANNELS}
+    for name in ("THREADS", "TAPS", "CHANNELS_AT_ONCE", "STRIP_CHANNELS", "NORM_CHANNELS", "ATTENTION_TILE"):
         assert int(re.search(rf"#define {name} +(\d+)", text).group(1)) == constants[name]
     assert int(re.search(r"#define STEP +(\d+)", text).group(1)) == gpu_launches.PRODUCT_STEP
     assert int(re.search(r"#define LANES +(\d+)", text).group(1)) == gpu_launches.LANES
