@@ -155,7 +155,7 @@ class Device:
         if symbol not in self._functions:
             start = time.perf_counter()
             name, _, products = symbol.partition("@")
-            key = launches.symbols()[name], products
+            key = launches.file_of(name), products
             if key not in self._modules:
                 self._modules[key] = self._compile(
                     code=launches.source(key[0], products=products), options=launches.COMPILE_OPTIONS, backend="nvrtc"

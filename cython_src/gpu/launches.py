@@ -7,7 +7,6 @@ Nothing here needs a GPU or CuPy. A form has the name, operands, attributes and 
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from functools import cache
@@ -116,8 +115,8 @@ def source(*files: str, products: str = "") -> str:
             lines.extend(WRITTEN[file]())
             return
         for line in (SOURCE_FOLDER / file).read_text().splitlines():
-            if included := re.match(r'#include "cython_src/(.+?)"', line):
-                add(included[1])
+            if line.startswith('#include "cython_src/'):
+                add(line.split('"')[1].removeprefix("cython_src/"))
             else:
                 lines.append(line)
 
@@ -410,7 +409,7 @@ def launches_of(
     ]
     if products is None:
         how = _LAUNCHES[kernel](kernel, attributes, bounds)
-        if arithmetic in ARITHMETIC and symbols()[how.symbol] in multiplying():
+        if arithmetic in ARITHMETIC and file_of(how.symbol) in multiplying():
             how = replace(how, symbol=f"{how.symbol}@{arithmetic}")
         return (how, *after)
     symbol, launch, needed = _BESIDE_PRODUCTS.get(kernel, ("", None, lambda a, given: False))
@@ -429,16 +428,8 @@ def multiplying() -> tuple[str, ...]:
 
 
 @cache
-def symbols() -> dict[str, str]:
-    """All CUDA functions: the file that each stands in."""
-    result = {}
-    for file in SOURCE_FILES:
-        text = (SOURCE_FOLDER / file).read_text()
-        result |= dict.fromkeys(re.findall(r"^KERNEL(?:_OF)?\((\w+)[,)]", text, re.M), file)
-        # Forms by the size of a tile: a macro that is used with sizes.
-        for macro, parameters, body in re.findall(r"^#define (\w+)\(([\w, ]+)\) *\\\n((?:.*\\\n)*.*)", text, re.M):
-            for sizes in re.findall(rf"^{macro}\(([\d, ]+)\)$", text, re.M):
-                values = dict(zip(parameters.split(", "), sizes.split(", "), strict=True))
-                for name in re.findall(r"KERNEL_OF\(([\w#]+),", body):
-                    result["".join(values.get(part, part) for part in name.split("##"))] = file
-    return result
+def file_of(symbol: str) -> str:
+    """The source file of a CUDA function; forms by the size of a tile (`<name>_<size>`) are instances of a macro."""
+    texts = {file: (SOURCE_FOLDER / file).read_text() for file in SOURCE_FILES}
+    heads = f"KERNEL({symbol})", f"KERNEL_OF({symbol},", f"KERNEL_OF({symbol.rpartition('_')[0]}_##"
+    return next(file for head in heads for file, text in texts.items() if head in text)

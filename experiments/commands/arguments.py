@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import itertools
 import json
 import re
@@ -50,8 +49,8 @@ def add_plan_options(
     networks : bool
         `--network` takes several values too; needs `axes`.
     **defaults
-        Fields whose default differs from that of `PlanOptions`; with `axes` a tuple of values. Of "batch" it is that of
-        networks of images.
+        Fields whose default differs from that of `PlanOptions`, without `axes`. Of "batch" it is that of networks of
+        images.
     """
     group = network_group or parser
     if axes:
@@ -124,7 +123,7 @@ def add_fields(
         if not axes:
             options["type"] = _checked(field, field.parse)
         elif field.kind is tuple or (field.kind is str and not field.choices):
-            options |= {"type": _checked(field, field.parse), "action": _Append}
+            options |= {"type": _checked(field, field.parse), "action": "append"}
             options["help"] += "; may be repeated"
         else:
             options["type"] = _checked(field, lambda text, field=field: tuple(map(field.parse, text.split(","))))
@@ -132,15 +131,6 @@ def add_fields(
             if field.kind is bool:
                 options |= {"nargs": "?", "const": (True,)}
         parser.add_argument(f"--{flag}", **options)
-
-
-class _Append(argparse.Action):
-    """Action that collects the values of a repeated flag, in place of the default."""
-
-    def __call__(self, parser, namespace, values, option_string=None):
-        before = getattr(namespace, self.dest, ()) if getattr(namespace, f"_{self.dest}_given", False) else ()
-        setattr(namespace, self.dest, (*before, values))
-        setattr(namespace, f"_{self.dest}_given", True)
 
 
 def _checked(field: Any, parse: Callable[[str], Any]) -> Callable[[str], Any]:

@@ -99,8 +99,7 @@ def test_memory_that_a_gpu_refuses_is_one_sentence():
 
     device = object.__new__(gpu_device.Device)
     device.name, device._runtime, device._driver = "board", Runtime(), Driver()
-    device._functions, device._modules, files = {"spin": 0}, {}, gpu_launches.symbols()
-    device._modules[files["loss_sum"], ""] = Driver()
+    device._functions, device._modules = {"spin": 0}, {(gpu_launches.file_of("loss_sum"), ""): Driver()}
     spin = device.prepared_launch("spin", 1, 0, np.zeros((), ARGS_DTYPE))
     for call, what in (
         (lambda: device.allocate(3 << 29), r"1\.5 GiB of its own memory"),

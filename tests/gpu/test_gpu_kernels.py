@@ -72,25 +72,28 @@ def test_sources_compile_without_warnings(file, target, products):
         assert max(map(int, re.findall(r"Used (\d+) registers", spoken))) <= 65536 // blocks // gpu_launches.THREADS
         spoken = re.sub(r"^ptxas( info +:|  +\.) .*$", "", spoken, flags=re.M).strip()
     assert not spoken, log
-    for name in [symbol.encode() for symbol, place in gpu_launches.symbols().items() if place == file]:
+    text = (gpu_launches.SOURCE_FOLDER / file).read_text()
+    for name in map(str.encode, re.findall(r"^KERNEL(?:_OF)?\((\w+)", text, re.M)):
         assert b".text." + name + b"\0" in code if kind == "sm" else b".entry " + name + b"(" in code
 
 
-def test_every_launch_names_a_symbol_of_the_sources():
-    """Check that the table of CUDA functions was read off the sources as a whole: forms by tile, and others."""
-    symbols = gpu_launches.symbols()
-    assert {"conv_forward_2", "conv_forward_4", "nhwc_conv_forward_8x8", "nhwc_conv_backward_data_4x2"} <= set(symbols)
-    assert symbols["advance_counter"] == "gpu/counter.cu" and symbols["task_bench"] == "kernels/bench/bench.cu"
-    for file in gpu_launches.SOURCE_FILES:
-        text = gpu_launches.source(file)
-        assert len(re.findall(r"^KERNEL(?:_OF)?\(", text, re.M)) <= sum(place == file for place in symbols.values())
+def test_every_function_is_found_in_its_file():
+    """Check plain functions, those with the arguments of another, and forms by the size of a tile."""
+    for symbol, file in {
+        "advance_counter": "gpu/counter.cu",
+        "task_bench": "kernels/bench/bench.cu",
+        "conv_forward_4": "kernels/convolution/nchw.cu",
+        "conv_forward_pad": "kernels/convolution/nchw16_algorithms.cu",
+        "nhwc_conv_backward_data_4x2": "kernels/convolution/nhwc.cu",
+    }.items():
+        assert gpu_launches.file_of(symbol) == file
 
 
 def test_constants_agree_with_the_sources():
     """Check that the record of arguments and the constants are the same in Python and CUDA."""
     text = "".join(gpu_launches.source(file) for file in gpu_launches.SOURCE_FILES)
-    constants = {**vars(gpu_launches), "STRIP_CHANNELS": STRIP_CHANNELS}
-    for name in ("THREADS", "TAPS", "CHANNELS_AT_ONCE", "STRIP_CHANNELS", "NORM_CHANNELS"):
+    constants = {**vars(token_launches), **vars(gpu_launches), "STRIP_CHANNELS": STRIP_CHANNELS}
+    for name in ("THREADS", "TAPS", "CHANNELS_AT_ONCE", "STRIP_CHANNELS", "NORM_CHANNELS", "ATTENTION_TILE"):
         assert int(re.search(rf"#define {name} +(\d+)", text).group(1)) == constants[name]
     assert int(re.search(r"#define STEP +(\d+)", text).group(1)) == gpu_launches.PRODUCT_STEP
     assert int(re.search(r"#define LANES +(\d+)", text).group(1)) == gpu_launches.LANES

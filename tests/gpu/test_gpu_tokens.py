@@ -147,12 +147,6 @@ def test_a_step_that_is_not_there_shows(line, products):
     assert any(right[name].tobytes() != wrong[name].tobytes() for name in plan.buffers)
 
 
-def test_constants_agree_with_the_sources():
-    """Check numbers that stand in Python and in CUDA."""
-    text = "".join(gpu_launches.source(file) for file in gpu_launches.SOURCE_FILES)
-    assert f"#define ATTENTION_TILE  {token_launches.ATTENTION_TILE}\n" in text
-
-
 MODELS = {
     "forkjoin": "gpu_forkjoin",
     "tasks, blocks": "gpu_tasks:taskwait=none:unit=block:streams=3",

@@ -39,25 +39,6 @@ def test_the_kernels_of_specs_are_registered():
             assert tuple(n.rstrip("?") for n in getattr(spec, names)) == getattr(registered, names), name
 
 
-def test_a_struct_fills_every_name_from_its_own_place(declarations):
-    """Check places of operands, of integers behind a map, of reals and of bounds in the text that is written."""
-    integers = ("scale", *arguments.nhwc_attributes("in"), "kernel stride padding last?")
-    spec = arguments.takes("input labels? in", integers, "eps", "n0 n1 y0 y1 partial")
-    text = declarations.kernel("k", spec)
-    for line in (
-        "a.labels = <int32_t *> k.operand[1]",
-        "a.in_ = <float *> k.operand[2]",
-        "a.scale = k.integers[0]",
-        "a.in_map.pitch = <int> k.integers[5]",
-        "a.window.padding = <int> k.integers[8]",
-        "a.last = k.integers[9]",
-        "a.eps = k.reals[0]",
-        "a.box.y1 = b[3]",
-        "a.partial = b[4]",
-    ):
-        assert f"    {line}\n" in text, line
-
-
 def test_headers_are_declared_as_they_are(declarations, tmp_path):
     """Check constants, enumerations, structs with pointers, arrays and functions, and inline functions of a header."""
     header = tmp_path / "x_loops.h"

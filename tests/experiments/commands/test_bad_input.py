@@ -18,7 +18,6 @@ from kinds import models_of_this_process
 from forktask.cython_src.binding.executor import BaseExecutor
 from forktask.cython_src.lowering.options import PlanOptions
 from forktask.cython_src.records import fields
-from forktask.experiments.commands.arguments import _Append
 from forktask.experiments.commands.main import COMMANDS, main, make_parser
 from forktask.experiments.metg.metg import MetgSettings
 from forktask.experiments.sweep.configuration import Measure
@@ -149,7 +148,7 @@ def test_every_option_takes_a_right_value(command, action):
     parsed = make_parser(command).parse_args([command.replace("_", "-"), *required, *words])
     assert getattr(parsed, action.dest) not in (None, SUPPRESS, ())
     value = getattr(parsed, action.dest)
-    value = value[0] if isinstance(action, _Append) else value  # one of an axis
+    value = value[0] if isinstance(value, list) else value  # one of an axis
     for record in (Measure, PlanOptions, MetgSettings, TrainingConfig):
         if isinstance(value, {field.name: field.kind for field in fields(record)}.get(action.dest, ())):
             record(**{action.dest: value})

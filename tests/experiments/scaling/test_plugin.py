@@ -29,6 +29,18 @@ CLAIM = """
         scaling("cifar10_cnn", batch=16).assert_ratio("taskiter/forkjoin", at_most=1.05)
 """
 
+UNITTEST = """
+    import pytest, unittest
+
+    class Test(unittest.TestCase):
+        @pytest.fixture(autouse=True)
+        def take(self, scaling):
+            self.scaling = scaling
+
+        def test_step(self):
+            self.scaling("cifar10_cnn", batch=16).assert_ratio("taskiter/forkjoin", at_most=1.05, threads=2)
+"""
+
 
 # Hypothesis's own plugin imports all of it at the end of each session.
 QUICK = ("-p", "no:cacheprovider", "-p", "no:hypothesispytest")
@@ -113,6 +125,7 @@ def test_overlap(pytester, machine, monkeypatch, claim, said):
     result.stdout.fnmatch_lines([f"E *{said}"])
 
 
+@pytest.mark.parametrize("text", [CLAIM, UNITTEST], ids=["function", "unittest"])
 @pytest.mark.parametrize(
     "option, outcome, said",
     [
@@ -121,10 +134,11 @@ def test_overlap(pytester, machine, monkeypatch, claim, said):
         (("--scaling-on-inconclusive=fail",), {"failed": 1}, "*(a failure with --scaling-on-inconclusive=fail)*"),
     ],
 )
-def test_inconclusive(pytester, machine, option, outcome, said):
-    """Check that a claim without an end warns, skips or fails as asked for, and is counted in the summary."""
+def test_inconclusive(pytester, machine, text, option, outcome, said):
+    """Check that a claim without an end warns, skips or fails as asked for, and is counted in the summary; a method of
+    a `unittest.TestCase` ends like a function."""
     machine.times_ms["taskiter"] = 1.05
-    result = run(pytester, CLAIM, "--scaling-budget=30", *option)
+    result = run(pytester, text, "--scaling-budget=30", *option)
     result.assert_outcomes(**outcome)
     result.stdout.fnmatch_lines([said])
     result.stdout.fnmatch_lines(["claims about times: 1 inconclusive"])
@@ -171,8 +185,7 @@ def test_all_claims_are_looked_at(pytester, machine):
 def test_a_regression_in_time_fails(pytester, machine, claim, factor):
     """Check a change that makes steps slower, and leaves results and graphs as they were, on a made-up clock: the
     same test passes before it, fails with it, and passes without it again."""
-    text = CLAIM.replace('"forkjoin", "taskiter"', '"serial"') if "=4" in claim else CLAIM
-    text = text.replace('ratio("taskiter/forkjoin", at_most=1.05)', claim)
+    text = CLAIM.replace('ratio("taskiter/forkjoin", at_most=1.05)', claim)
     run(pytester, text, "--scaling-jsonl=rows").assert_outcomes(passed=1)
     for slower, outcome, verdict in ((factor, {"failed": 1}, "fail"), (1.0, {"passed": 1}, "pass")):
         machine.times_ms["taskiter"] = slower
@@ -308,29 +321,6 @@ def test_too_few_cpus(pytester, machine, monkeypatch):
     assert [row["verdict"] for row in rows_of("rows") if row["kind"] == "clock"] == ["inconclusive"]
     for path in ("summary.md", "junit.xml"):
         assert "taskiter/forkjoin on 2" in (pytester.path / path).read_text()
-
-
-UNITTEST = """
-    import pytest, unittest
-
-    class Test(unittest.TestCase):
-        @pytest.fixture(autouse=True)
-        def take(self, scaling):
-            self.scaling = scaling
-
-        def test_step(self):
-            self.scaling("cifar10_cnn", batch=16).assert_ratio("taskiter/forkjoin", at_most=1.05, threads=2)
-"""
-
-
-@pytest.mark.parametrize(
-    "option, outcome", [("warn", {"passed": 1, "warnings": 1}), ("skip", {"skipped": 1}), ("fail", {"failed": 1})]
-)
-def test_inconclusive_under_unittest(pytester, machine, option, outcome):
-    """Check that a method of a `unittest.TestCase` ends like a function."""
-    machine.times_ms["taskiter"] = 1.05
-    result = run(pytester, UNITTEST, "--scaling-budget=30", f"--scaling-on-inconclusive={option}")
-    result.assert_outcomes(**outcome)
 
 
 def test_a_claim_that_cannot_be_timed_has_a_verdict(pytester, machine):

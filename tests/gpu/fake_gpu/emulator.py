@@ -56,7 +56,7 @@ def file_of(defect: tuple[str, str]) -> str:
 def launch(symbol, args: np.ndarray, tiles: int, rows: int, shared_bytes: int, seed: int = 0, defect=("", "")) -> None:
     """Run a grid of `rows` times `tiles` CUDA blocks now."""
     symbol, _, products = symbol.partition("@")
-    there = defect[0] and gpu_launches.symbols()[symbol] == file_of(defect)
+    there = defect[0] and gpu_launches.file_of(symbol) == file_of(defect)
     kernels = library(defect if there else ("", ""), products)
     status = kernels.emulate(
         getattr(kernels, symbol),
