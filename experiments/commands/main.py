@@ -120,7 +120,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     Returns
     -------
     int
-        0: done; 2: bad input, or an environment in which it cannot be done, reported in one sentence; 4: a plan of one's
+        0: done; 2: bad input, or an environment in which it cannot be done, in one sentence; 4: a plan of one's
         own failed its check; 70: an error of forktask; 130: interrupted; 141: nobody reads the output any more. What
         else a command returns it says itself.
     """
