@@ -45,7 +45,9 @@ FORMS = "osD^vP*X"  # markers of the forms of convolutions
 def layers(sweep: Sweep, plan_id: str) -> Chart:
     """Return busy time per layer and model, and each layer's fraction of one thread's peak."""
     if not any(row.plan_id == plan_id for row in sweep.profiles):
-        raise Lacking("a figure of layers needs profile rows, got none; measure with `forktask compare`")
+        raise Lacking(
+            "a figure of layers needs profile rows, got none; measure without --no-profile, and with more --budget"
+        )
     points = sorted(
         {(r.model, r.threads) for r in sweep.profiles if r.plan_id == plan_id and sweep.shows(r.model)},
         key=lambda p: (p[1], model_rank(p[0])),

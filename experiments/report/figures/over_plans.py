@@ -350,7 +350,9 @@ def run_time(sweep: Sweep, plan_id: str) -> Chart:
     """Return times over threads; of two numbers of threads a row for each model on the larger one."""
     phases, speeds = phase_table(sweep), speed_table(sweep)
     if not len(phases) or not (phases["plan_id"] == plan_id).any():
-        raise Lacking("run time of phases needs profile rows, got none; measure with `forktask compare`")
+        raise Lacking(
+            "run time of phases needs profile rows, got none; measure without --no-profile, and with more --budget"
+        )
     points = speeds[(speeds["plan_id"] == plan_id) & ~speeds["model"].map(lambda model: model.is_gpu)]
     facts, places = plan_facts(sweep, plan_id), sweep.asked_threads(plan_id)
     return over_threads(sweep, _run_time(sweep, points, "threads", facts, places))
