@@ -21,7 +21,7 @@ from forktask.cython_src.graphs.task_bench import task_bench
 from forktask.cython_src.kernels.interface.kernel_spec import KernelSpec, register
 from forktask.cython_src.plan.builder import PlanBuilder
 from forktask.cython_src.plan.model import Block, update
-from forktask.experiments.subjects.models import make_executor
+from forktask.experiments.subjects.models import make_executor, parse_model
 
 MEMBARRIER = {"x86_64": 324, "aarch64": 283}  # numbers of the system call
 PRIVATE_EXPEDITED = 8
@@ -82,8 +82,8 @@ def switches_in(executor, plan, seconds):
 def main(model):
     cpus, me = sorted(os.sched_getaffinity(0))[:2], threading.get_native_id()
     bound = bind(looking_plan(), target="numpy")
-    if model == "serial":
-        cpus = cpus[:1]
+    about = parse_model(model).model
+    cpus = cpus[: about.max_threads]
     counts = [len(threads())]
     with make_executor(model, len(cpus), cpus=cpus) as executor:
         counts.append(len(threads()))
@@ -107,7 +107,7 @@ def main(model):
         }
         wide = task_bench("no_comm", 8, 8, kernel="compute", work=20_000)
         long_task = task_bench("no_comm", 1, 2, kernel="compute", work=LONG_WORK)
-        if model not in ("joblib", "serial"):
+        if about.max_threads != 1 and not about.far_behind:
             by_thread, took = switches_in(executor, wide, 0.4)
             result["caller_switches_per_s"] = by_thread[me] / took
             by_thread, took = switches_in(executor, long_task, 0.4)

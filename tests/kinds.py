@@ -47,6 +47,28 @@ def models_of_this_process() -> list[str]:
     return [name for name in names if not process_environment(parse_model(name))]
 
 
+def forms_of_models(*options: str, has: Callable = lambda model: True, of_outside: bool = False) -> list[str]:
+    """Models of this process for which `has` holds; and each with one of these options at another value, 2 where it is
+    any number; those of outside runtimes only if `of_outside`. Tests of what all models must do take them from here."""
+    from forktask.experiments.subjects.models import MODELS
+
+    models = [model for name in models_of_this_process() if has(model := MODELS[name])]
+    return [model.name for model in models] + [
+        f"{model.name}:{name}={value}"
+        for model in models
+        for name, field in model.fields.items()
+        for value in field.choices or (2,)
+        if name in options and value != field.default and (of_outside or not model.is_reference)
+    ]
+
+
+def threads_of(model: str, threads: int) -> int:
+    """So many threads, or as many as the model can have."""
+    from forktask.experiments.subjects.models import parse_model
+
+    return min(threads, parse_model(model).model.max_threads or threads)
+
+
 def nvrtc() -> str | None:
     """Path of the CUDA run-time compiler of NVIDIA's wheel."""
     return next(iter(_nvidia_files("libnvrtc.so.*")), None)

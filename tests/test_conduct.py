@@ -9,24 +9,13 @@ from functools import cache
 from pathlib import Path
 
 import pytest
+from kinds import KINDS, forms_of_models
 
-from forktask.experiments.subjects.models import built_models, make_executor, parse_model, process_environment
+from forktask.experiments.subjects.models import make_executor, parse_model, process_environment
 
 pytestmark = pytest.mark.timeout(120)
 PROBE = Path(__file__).with_name("conduct_probe.py")
-SPECS = [
-    "serial",
-    "forkjoin",
-    "forkjoin:region=persistent",
-    "joblib",
-    "openmp_tasks",
-    "tasks",
-    "taskgraph",
-    "taskiter",
-    "taskgraph:placement=stealing",
-    "taskiter:placement=stealing",
-    *(model for model in ("tbb", "taskflow", "starpu", "ompss2") if model in built_models()),
-]
+SPECS = forms_of_models("region", "placement")
 
 
 @cache
@@ -42,12 +31,8 @@ def observe(spec, runtime=""):
     return json.loads(done.stdout)
 
 
-# OmpSs-2's library also starts threads in runs, pins them behind the system's functions, and keeps a thread for itself.
-OBSERVED = [spec for spec in SPECS if spec != "ompss2"]
-
-
 @pytest.mark.two_cpus
-@pytest.mark.parametrize("spec", OBSERVED)
+@pytest.mark.parametrize("spec", SPECS)
 def test_the_record_says_which_threads_run_blocks(spec):
     """Check the caller's part, no more than num_threads others, and when those start."""
     result = observe(spec)
@@ -69,7 +54,7 @@ def test_the_record_says_which_threads_run_blocks(spec):
 
 
 @pytest.mark.two_cpus
-@pytest.mark.parametrize("spec", OBSERVED)
+@pytest.mark.parametrize("spec", SPECS)
 def test_every_thread_runs_blocks_alike(spec):
     """Check the CPU and the floating-point mode of each thread in a block, and the caller's affinity afterwards."""
     result = observe(spec)
@@ -88,7 +73,7 @@ def test_every_thread_runs_blocks_alike(spec):
 
 @pytest.mark.two_cpus
 @pytest.mark.libomp
-@pytest.mark.parametrize("spec", ["forkjoin", "forkjoin:region=persistent", "openmp_tasks"])
+@pytest.mark.parametrize("spec", forms_of_models("region", has=lambda model: "runtime" in model.fields))
 def test_blocks_run_alike_on_llvms_runtime(spec):
     """Check the floating-point mode where the OpenMP library sets one for each region, and the name in the record."""
     result = observe(f"{spec}:runtime=libomp")
@@ -97,7 +82,7 @@ def test_blocks_run_alike_on_llvms_runtime(spec):
 
 
 @pytest.mark.two_cpus
-@pytest.mark.parametrize("spec", OBSERVED)
+@pytest.mark.parametrize("spec", SPECS)
 def test_the_record_says_how_threads_wait(spec):
     """Check the runtime, wake-ups of a waiting caller and of a thread without work, and membarrier."""
     result = observe(spec)
@@ -124,6 +109,7 @@ def test_spinning_and_naps_follow_the_options():
 @pytest.mark.two_cpus
 def test_the_record_has_the_version_of_the_library():
     """Check that each library that was built says one, and our own models none."""
-    versions = {spec: observe(spec)["conduct"]["release"] for spec in OBSERVED}
+    versions = {spec: observe(spec)["conduct"]["release"] for spec in SPECS}
     for spec, version in versions.items():
-        assert re.fullmatch(r"\d+(\.\d+)+" if spec in ("tbb", "taskflow", "starpu") else "", version), spec
+        assert re.fullmatch(r"(\d+(\.\d+)+)?" if parse_model(spec).model.is_reference else "", version), spec
+    assert all(versions[name] for name in KINDS if name in versions)

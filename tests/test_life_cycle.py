@@ -10,23 +10,16 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from kinds import models_of_this_process
+from kinds import forms_of_models
 
 from forktask.cython_src.binding.bind import BlockFailure, bind
 from forktask.cython_src.errors import UsageError
 from forktask.cython_src.graphs.user_graph import TaskRecorder
-from forktask.experiments.subjects.models import MODELS, make_executor, parse_model
+from forktask.experiments.subjects.models import make_executor, parse_model
 from forktask.forkjoin.executor import JoblibExecutor, _Seats
 
 pytestmark = pytest.mark.timeout(60)
-SPECS = [
-    *models_of_this_process(),
-    "forkjoin:region=persistent",
-    "tasks:taskwait=none",
-    "taskgraph:placement=stealing",
-    "taskiter:placement=stealing",
-    "taskiter:unroll=3",
-]
+SPECS = forms_of_models("region", "placement", "unroll")
 FORKJOIN_SCHEDULES = [
     f"forkjoin:region={region}:schedule={schedule}"
     for region in ("loop", "persistent")
@@ -303,7 +296,7 @@ def test_what_is_right_is_no_misuse(case):
     assert executor.state == "closed" and executor.bound is None
 
 
-@pytest.mark.parametrize("spec", ["tasks", "taskiter"])
+@pytest.mark.parametrize("spec", forms_of_models(has=lambda model: model.runs_tasks and not model.is_reference))
 def test_a_new_executor_runs_in_a_forked_process(spec):
     """Check that our own threads are made anew where those of the parent are gone."""
     case = Case(spec)
@@ -318,13 +311,6 @@ def test_a_new_executor_runs_in_a_forked_process(spec):
         case.in_fork(run)
     case.check()
     case.executor.close()
-
-
-def test_every_model_is_here():
-    """Check that no model of the processor is left out, and that a kernel's own exception is named first."""
-    assert {parse_model(spec).model.name for spec in SPECS} == {
-        name for name, model in MODELS.items() if model.device == "cpu" and name in models_of_this_process()
-    }
 
 
 def test_a_failing_kernel_names_its_exception_first(case):

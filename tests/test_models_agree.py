@@ -2,34 +2,19 @@
 
 import numpy as np
 import pytest
-from kinds import LONG, models_of_this_process
+from kinds import LONG, forms_of_models
 
 from forktask.cython_src.binding.bind import bind
 from forktask.cython_src.kernels.simd.instruction_sets import available
 from forktask.cython_src.lowering.lower import initialise, lower
 from forktask.cython_src.networks import gpt2
 from forktask.experiments.machine.topology import available_cpus, cpu_order
-from forktask.experiments.subjects.models import MODELS, make_executor
+from forktask.experiments.subjects.models import make_executor
 from forktask.experiments.subjects.subject import fill_dataset, result_hashes
 
 STEPS = 20
 THREADS = range(1, 9) if LONG else (1, 2, 3, 4, 8)
-SPECS = [
-    *("forkjoin", "forkjoin:region=persistent"),
-    *(f"tasks:taskwait={wait}" for wait in ("loop", "phase", "iteration", "none")),
-    *(
-        f"{model}:placement={placement}"
-        for model in ("taskgraph", "taskiter")
-        for placement in ("stealing", "partitioned")
-    ),
-    *(
-        name
-        for name in models_of_this_process()
-        if name not in {"serial", "forkjoin", "tasks", "taskgraph", "taskiter"}
-        and MODELS[name].max_threads != 1
-        and name != "joblib"
-    ),
-]
+SPECS = forms_of_models("region", "taskwait", "placement", has=lambda m: m.max_threads != 1 and not m.far_behind)
 PLANS = {
     "partial, 20 images": {"batch": 20},
     "chain, 20 images": {"batch": 20, "weight_gradients": "chain"},
@@ -92,14 +77,6 @@ def test_joblib_equals_serial():
         assert hashes_after_steps(plan, "joblib", threads) == expected, f"{threads} threads"
 
 
-@pytest.mark.parametrize("spec", ["forkjoin", "tasks", "taskgraph", "taskiter"])
-def test_repeated_and_divided_runs_are_the_same(plan_and_hashes, spec):
-    """Check that runs repeat, and that 20 steps at once equal 1 + 7 + 12."""
-    plan, expected = plan_and_hashes
-    for chunks in ((STEPS,), (1, 7, 12), (STEPS,)):
-        assert hashes_after_steps(plan, spec, 2, chunks) == expected
-
-
 @pytest.mark.parametrize("spec", SPECS)
 @pytest.mark.parametrize("placement", PLACEMENTS)
 def test_many_threads_on_few_cpus_leave_the_same_bits(spec, placement):
@@ -121,7 +98,7 @@ def test_six_products_leave_the_same_bits_in_all_models():
     plan = lower(network, batch=3, sequence=8, products="bf16x6")
     expected = hashes_after_steps(plan, "serial", 1, chunks=(3,))
     assert expected != hashes_after_steps(lower(network, batch=3, sequence=8), "serial", 1, chunks=(3,))
-    for spec in ("forkjoin:region=persistent", "taskiter", "tasks"):
+    for spec in SPECS:
         for threads in (1, 2, 4):
             assert hashes_after_steps(plan, spec, threads, chunks=(3,)) == expected, (spec, threads)
     if "avx512_narrow" in available():

@@ -5,12 +5,14 @@ import signal
 
 import numpy as np
 import pytest
+from kinds import forms_of_models, threads_of
 
 from forktask.cython_src.binding.bind import bind
 from forktask.cython_src.errors import UsageError
 from forktask.cython_src.plan.builder import PlanBuilder
 from forktask.cython_src.plan.model import Block, read, update
-from forktask.forkjoin.executor import ForkJoinExecutor, JoblibExecutor, SerialExecutor
+from forktask.experiments.subjects.models import make_executor
+from forktask.forkjoin.executor import ForkJoinExecutor, SerialExecutor
 
 FORKJOIN_OPTIONS = [
     {**region, "schedule": schedule, "chunk_size": chunk_size}
@@ -106,18 +108,8 @@ def test_more_than_one_thread_runs(options):
     assert all(before[1] <= after[0] for before, after in itertools.pairwise(spans))
 
 
-ALL_EXECUTORS = {
-    "serial": lambda: SerialExecutor(),
-    "loop": lambda: ForkJoinExecutor(2),
-    "persistent": lambda: ForkJoinExecutor(2, region="persistent"),
-    "persistent-guided": lambda: ForkJoinExecutor(2, region="persistent", schedule="guided"),
-    "persistent-tree": lambda: ForkJoinExecutor(2, region="persistent", join="tree"),
-    "joblib": lambda: JoblibExecutor(2),
-}
-
-
-@pytest.mark.parametrize("make", ALL_EXECUTORS.values(), ids=ALL_EXECUTORS)
-def test_what_a_signal_handler_raises_reaches_the_caller(make):
+@pytest.mark.parametrize("spec", forms_of_models("region", "schedule", "placement"))
+def test_what_a_signal_handler_raises_reaches_the_caller(spec):
     """Check that a run that a handler's OSError ends does not return as if it were whole."""
 
     def refuse(number, frame):
@@ -125,7 +117,7 @@ def test_what_a_signal_handler_raises_reaches_the_caller(make):
 
     former = signal.signal(signal.SIGALRM, refuse)
     try:
-        with make() as executor:
+        with make_executor(spec, threads_of(spec, 2)) as executor:
             executor.prepare(bind(stencil_plan(work=400_000)))
             signal.setitimer(signal.ITIMER_REAL, 0.2)
             with pytest.raises(OSError, match="No space left"):

@@ -4,26 +4,22 @@ import os
 
 import numpy as np
 import pytest
+from kinds import KINDS, forms_of_models
 
 from forktask.cython_src.binding.bind import bind
-from forktask.cython_src.graphs.task_bench import PATTERNS, task_bench
+from forktask.cython_src.graphs.task_bench import task_bench
 from forktask.cython_src.plan.builder import PlanBuilder
 from forktask.cython_src.plan.model import Block, read, update
 from forktask.experiments.subjects.models import make_executor
 from forktask.forkjoin.executor import SerialExecutor
 
+OUTSIDE = [
+    *forms_of_models("taskwait", "construct", "scheduler", has=lambda model: model.library, of_outside=True),
+    *("starpu:scheduler=dmda:taskwait=loop", "starpu:construct=tags:scheduler=dmda"),
+]
 SPECS = [
-    "openmp_tasks",
-    *(f"openmp_tasks:taskwait={taskwait}" for taskwait in ("iteration", "phase", "loop")),
-    *(pytest.param(spec, marks=pytest.mark.tbb) for spec in ("tbb", "tbb:construct=phase")),
-    pytest.param("taskflow", marks=pytest.mark.taskflow),
-    *(
-        pytest.param(spec, marks=pytest.mark.starpu)
-        for spec in (
-            *("starpu", "starpu:scheduler=eager", "starpu:scheduler=dmda:taskwait=loop"),
-            *("starpu:construct=tags", "starpu:construct=tags:scheduler=dmda"),
-        )
-    ),
+    pytest.param(spec, marks=[getattr(pytest.mark, kind) for kind in KINDS if kind == spec.split(":")[0]])
+    for spec in OUTSIDE
 ]
 pytestmark = pytest.mark.parametrize("spec", SPECS)
 
@@ -42,18 +38,6 @@ def all_to_all_plan(width=12, work=0, fail_iteration=-1):
             attributes={"work": work, "fail_iteration": fail_iteration if out == "b" else -1, "fail_index": 3},
         )
     return builder.build()
-
-
-@pytest.mark.parametrize("pattern", PATTERNS)
-def test_task_bench_checks_pass(pattern, spec):
-    """Check every Task Bench pattern on 1 to 4 threads."""
-    for num_threads in (1, 2, 4):
-        bound = bind(task_bench(pattern, 8, 6, kernel="load_imbalance", work=50))
-        with make_executor(spec, num_threads) as executor:
-            executor.prepare(bound)
-            executor.run(3)
-            executor.run(20, 3)
-        assert bound.arrays["cells"][0, 0, 0] == 23
 
 
 def test_joins_and_python_kernels_equal_serial(spec):

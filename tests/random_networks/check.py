@@ -20,6 +20,7 @@ from unittest import mock
 
 import numpy as np
 from cython_src.tokens_for_tests import batch_of
+from kinds import forms_of_models
 from random_networks.cases import Case
 
 from cython_src import reference, reference_tokens
@@ -33,21 +34,12 @@ from forktask.cython_src.kernels.simd import instruction_sets
 from forktask.cython_src.lowering.lower import initialise, lower
 from forktask.cython_src.networks.layers import Dropout
 from forktask.cython_src.plan.model import Plan
-from forktask.experiments.subjects.models import built_models, make_executor
+from forktask.experiments.subjects.models import make_executor
 
 STEPS, BATCHES, RATE = 3, 2, 0.02
 GUARD_BYTES = 4096
-SPECS = (
-    "forkjoin",
-    "forkjoin:region=persistent",
-    "forkjoin:region=persistent:schedule=dynamic",
-    "tasks",
-    "tasks:taskwait=none",
-    "taskgraph",
-    "taskgraph:placement=stealing",
-    "taskiter",
-    "taskiter:placement=stealing",
-    *(name for name in ("openmp_tasks", "tbb", "taskflow", "starpu") if name in built_models()),
+SPECS = forms_of_models(
+    "region", "schedule", "taskwait", "placement", has=lambda m: m.max_threads != 1 and not m.far_behind
 )
 THREADS = (1, 2, 3, 4)
 MOST_TASKS = 1500  # of a plan whose orders and NumPy forms are run too: these are Python

@@ -2,24 +2,15 @@
 
 import numpy as np
 import pytest
-from kinds import LONG, models_of_this_process
+from kinds import LONG, forms_of_models
 from tasking.random_graphs import check, draw, record
 
 from forktask.cython_src.binding.checks import check_orders
 from forktask.cython_src.graphs.joined_loops import join_tasks
-from forktask.experiments.subjects.models import MODELS
 
 GRAPHS = 400 if LONG else 24
 PARTS = 8  # that run side by side
-SPECS = [
-    *(model for model in models_of_this_process() if model != "serial"),
-    "forkjoin:region=persistent",
-    "forkjoin:schedule=dynamic",
-    "tasks:taskwait=none",
-    "taskgraph:placement=stealing",
-    "taskiter:placement=stealing",
-    "taskiter:unroll=2:placement=stealing",
-]
+SPECS = forms_of_models("region", "schedule", "taskwait", "placement", "unroll", has=lambda m: m.max_threads != 1)
 
 
 def test_all_kinds_of_accesses_are_drawn():
@@ -53,7 +44,7 @@ def test_every_model_leaves_the_bits_of_the_recorded_order(part):
     """Check graphs of random accesses, each under all models on a random number of threads from 1 to 4."""
     for seed in range(part, GRAPHS, PARTS):
         rng = np.random.default_rng(seed)
-        threads = {spec: MODELS[spec.partition(":")[0]].max_threads or int(rng.integers(1, 5)) for spec in SPECS}
+        threads = {spec: int(rng.integers(1, 5)) for spec in SPECS}
         check(draw(seed), threads.items())
 
 

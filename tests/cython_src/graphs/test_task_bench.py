@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from kinds import forms_of_models, threads_of
 
 from forktask.cython_src.binding.bind import BlockFailure, Workers, bind
 from forktask.cython_src.errors import UsageError
@@ -9,7 +10,8 @@ from forktask.cython_src.graphs.task_bench import PATTERNS, points, predecessors
 from forktask.cython_src.plan.builder import PlanBuilder
 from forktask.cython_src.plan.dependences import record_graph
 from forktask.cython_src.plan.model import READ, Block, read, update
-from forktask.forkjoin.executor import ForkJoinExecutor, JoblibExecutor, SerialExecutor
+from forktask.experiments.subjects.models import make_executor
+from forktask.forkjoin.executor import SerialExecutor
 
 
 def through_the_builder(plan):
@@ -75,22 +77,16 @@ def test_predecessors_are_those_of_task_bench():
     assert window == {6, 7, 8, 9, 10}
 
 
-EXECUTORS = {
-    "serial": lambda: SerialExecutor(),
-    "loop": lambda: ForkJoinExecutor(3),
-    "persistent": lambda: ForkJoinExecutor(2, region="persistent", schedule="dynamic"),
-    "joblib": lambda: JoblibExecutor(2),
-}
-
-
-@pytest.mark.parametrize("make", EXECUTORS.values(), ids=EXECUTORS)
+@pytest.mark.parametrize(
+    "spec", forms_of_models("region", "schedule", "placement", "construct", "scheduler", of_outside=True)
+)
 @pytest.mark.parametrize("pattern", PATTERNS)
-def test_every_executor_satisfies_the_checks(pattern, make):
+def test_every_model_satisfies_the_checks(pattern, spec):
     """Check that no task complains, over several calls and whatever the first iteration, and that all ran."""
     plan = task_bench(pattern, 8, 6, kernel="load_imbalance", work=20)
     for target in ("cpu", "numpy"):
         bound = bind(plan, target=target)
-        with make() as executor:
+        with make_executor(spec, threads_of(spec, 3)) as executor:
             executor.prepare(bound)
             executor.run(2)
             executor.run(2, 40)

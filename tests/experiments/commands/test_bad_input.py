@@ -13,7 +13,7 @@ from experiments.results.test_faults import run_with_faults
 from experiments.synthetic_results import synthetic_rows, write_rows
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from kinds import models_of_this_process
+from kinds import forms_of_models
 
 from forktask.cython_src.binding.executor import BaseExecutor
 from forktask.cython_src.lowering.options import PlanOptions
@@ -427,9 +427,7 @@ def test_an_interrupt_is_no_traceback(place, processes):
 
 def test_threads_that_cannot_start(tmp_path, processes):
     """Check a sentence where libraries would abort, exit or fail on their own, and that few threads still run."""
-    models = [
-        name for name in [*models_of_this_process(), "forkjoin:region=persistent"] if name not in ("serial", "starpu")
-    ]
+    models = forms_of_models("region", has=lambda model: model.max_threads != 1)
     calls = [f"train {OPTIONS} {model} --threads {n} --out {model}" for model in models for n in (2000, 2)]
     result = iter(run_with_faults(tmp_path, [(call, "", 0, "little memory") for call in calls]))
     for model, (many, text), (few, failure) in zip(models, result, result, strict=True):

@@ -4,7 +4,7 @@ import re
 
 import numpy as np
 import pytest
-from kinds import LONG, models_of_this_process
+from kinds import LONG, forms_of_models
 from own_runtime import build
 
 from forktask.cython_src.binding.bind import EVENT_DTYPE
@@ -92,9 +92,9 @@ def test_the_guides_runtime_conforms(tmp_path, capsys):
     assert "ran 2 times" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("name", models_of_this_process() if LONG else ("forkjoin:region=persistent", "taskiter"))
+@pytest.mark.parametrize("name", forms_of_models(has=lambda model: LONG or not model.far_behind))
 def test_models_of_this_installation_conform(name):
-    """Check two of our own models; FORKTASK_LONG_TESTS=1 checks all that are here, which takes minutes."""
+    """Check all that are here, those that are many times as slow in long tests only."""
     assert [row["fault"] for row in check_model(parse_model(name), (2,)) if row["fault"]] == []
 
 

@@ -6,6 +6,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 from experiments.simulate.folders import MACHINE, results_folder
+from kinds import forms_of_models, threads_of
 
 from forktask.cython_src.binding.bind import EVENT_DTYPE, SPELL_DTYPE
 from forktask.cython_src.lowering.lower import lower
@@ -33,7 +34,7 @@ from forktask.experiments.events.events import EventLog, write_events
 from forktask.experiments.report import findings
 from forktask.experiments.report.findings import diagnose_folder
 from forktask.experiments.simulate import policies
-from forktask.experiments.simulate.policies import Subject
+from forktask.experiments.simulate.policies import Subject, can_simulate
 from forktask.experiments.subjects.models import parse_model
 from forktask.experiments.traces.sweep import file_name, plan_folder
 
@@ -169,7 +170,14 @@ def test_a_folder_of_elsewhere_is_diagnosed_without_simulation(gone, tmp_path, c
     assert "1. Threads wait behind barriers for" in text and "simulation on" not in text
 
 
-@pytest.mark.parametrize("model", ["forkjoin", "forkjoin:region=persistent:schedule=dynamic", "taskgraph", "taskiter"])
+@pytest.mark.parametrize(
+    "model",
+    [
+        m
+        for m in forms_of_models("region", "schedule", "placement")
+        if can_simulate(parse_model(m)) and threads_of(m, 2) == 2
+    ],
+)
 def test_losses_by_loop_sum_to_the_step(model):
     """Check that kinds and places of a log's losses sum to its step, less useful work."""
     plan = lower("starpu_cnn", batch=4, weight_gradients="chain")

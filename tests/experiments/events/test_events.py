@@ -10,6 +10,7 @@ from collections import Counter
 
 import numpy as np
 import pytest
+from kinds import forms_of_models, threads_of
 
 from forktask.cython_src.binding.bind import SPELL_DTYPE, SPELL_KINDS, Workers, bind
 from forktask.cython_src.errors import UsageError
@@ -23,25 +24,12 @@ from forktask.experiments.results.folder import read_results
 from forktask.experiments.results.rows import PlanRow, TraceRow
 from forktask.experiments.sampling.trace import trace_run
 from forktask.experiments.subjects.models import MODELS as MODELS_BY_NAME
-from forktask.experiments.subjects.models import built_models, parse_model
+from forktask.experiments.subjects.models import parse_model
 from forktask.experiments.traces.sweep import traced
 from forktask.forkjoin.executor import SerialExecutor
 
 EVENTS = np.dtype([("start_ns", "<i8"), ("stop_ns", "<i8"), ("iteration", "<i8"), ("task", "<i4"), ("worker", "<i4")])
-MODELS = (
-    "serial",
-    "forkjoin",
-    "forkjoin:region=persistent:schedule=dynamic",
-    "joblib",
-    "tasks",
-    "tasks:taskwait=loop",
-    "taskgraph",
-    "taskiter",
-    "taskiter:placement=stealing",
-    "taskiter:unroll=2",
-    "openmp_tasks",
-    *(name for name in ("tbb", "starpu") if name in built_models()),
-)
+MODELS = forms_of_models("region", "schedule", "taskwait", "placement", "unroll")
 
 
 def small_plan():
@@ -52,7 +40,7 @@ def small_plan():
 def trace_of(model, threads=2, iterations=4, plan=None):
     job = {
         "model": parse_model(model),
-        "threads": 1 if model == "serial" else threads,
+        "threads": threads_of(model, threads),
         "cpus": None,
         "plan": {},
         "warmup_s": 0.01,

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from cython_src.python_kernels import kernel
 from experiments.synthetic_results import sweep_of, synthetic_rows
+from kinds import forms_of_models, threads_of
 
 from forktask.cython_src.binding.bind import bind
 from forktask.cython_src.errors import UsageError
@@ -53,12 +54,12 @@ def plan():
     return builder.build()
 
 
-@pytest.mark.parametrize("model", ["serial", "forkjoin", "taskiter", "taskiter:unroll=4:slots=2", "tasks"])
+@pytest.mark.parametrize("model", forms_of_models("unroll"))
 def test_events_go_to_the_kernel_and_thread_that_caused_them(model):
     """Check page faults, of which the number is known, by kernel and thread, and that counting changes no result and
     leaves the plan as it was."""
     spec, bound = parse_model(model), bind(plan(), target="numpy")
-    threads = 1 if spec.is_serial else 2
+    threads = threads_of(model, 2)
     job = {"model": spec, "threads": threads, "cpus": None, "counters": ["page_faults"]}
     with PerfCounters(block_events(["page_faults"])) as tried:
         refused = tried.error  # as containers may do

@@ -32,7 +32,7 @@ from forktask.experiments.sampling.timing import (
     turn_lengths,
     warm_up,
 )
-from forktask.experiments.subjects.models import MODELS, parse_model
+from forktask.experiments.subjects.models import MODELS, built_models, parse_model
 from forktask.experiments.subjects.subject import hash_arrays
 
 
@@ -248,9 +248,9 @@ def test_only_models_that_close_a_graph_have_costs_of_closing(monkeypatch):
     """Check which costs a model has; by a clock that counts looks, recording takes one and closing nothing."""
     clock = SimpleNamespace(perf_counter=itertools.count().__next__)
     monkeypatch.setattr("forktask.experiments.sampling.measure.time", clock)
-    costs = {name: record_costs(chain_plan(), MODELS[name]) for name in ("tasks", "taskgraph", "taskiter")}
-    assert costs["tasks"] == {"record_s": None, "close_s": None}
-    assert costs["taskgraph"] == {"record_s": 1, "close_s": None} and costs["taskiter"] == {"record_s": 1, "close_s": 0}
+    for model in map(MODELS.get, built_models()):
+        expected = {"record_s": 1 if model.records else None, "close_s": 0 if model.closes else None}
+        assert record_costs(chain_plan(), model) == expected, model.name
 
 
 def test_blas_on_several_threads_is_refused(monkeypatch):

@@ -5,7 +5,7 @@ import itertools
 import numpy as np
 import pytest
 from experiments.synthetic_results import sweep_of, synthetic_rows
-from kinds import models_of_this_process
+from kinds import forms_of_models, threads_of
 
 from forktask.cython_src.binding.bind import EVENT_DTYPE
 from forktask.cython_src.errors import UsageError
@@ -85,24 +85,13 @@ def test_overlap_agrees_with_counting():
                 assert result[name].get(other, 0.0) == pytest.approx(expected * 1e-9, abs=1e-15)
 
 
-MODELS = [
-    *models_of_this_process(),
-    "forkjoin:region=persistent",
-    "forkjoin:schedule=dynamic",
-    "tasks:taskwait=loop",
-    "tasks:taskwait=phase",
-    "tasks:taskwait=none",
-    "taskgraph:barrier=phase",
-    "taskgraph:barrier=loop:placement=stealing",
-    "taskiter:unroll=2:slots=2",
-    "openmp_tasks:taskwait=phase",
-]
+MODELS = forms_of_models("region", "schedule", "taskwait", "barrier", "unroll")
 
 
 @pytest.mark.parametrize(
     ("model", "threads"),
     [(model, 1) for model in MODELS]
-    + [pytest.param(model, 2, marks=pytest.mark.two_cpus) for model in MODELS if model != "serial"],
+    + [pytest.param(model, 2, marks=pytest.mark.two_cpus) for model in MODELS if threads_of(model, 2) == 2],
 )
 def test_phases_add_up_in_every_model(model, threads):
     """Check that phases' walls stay within the pass, busy sums within the threads' time, overlap within busy times."""

@@ -7,6 +7,7 @@ import pytest
 from experiments.simulate.graphs import chain, independent, list_schedule_s, plan_of, stencil, three_stages
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from kinds import forms_of_models
 
 from forktask.cython_src.binding.bind import bind
 from forktask.cython_src.errors import UsageError
@@ -17,8 +18,12 @@ from forktask.experiments.simulate.machine_model import MachineModel, Overheads
 from forktask.experiments.simulate.policies import Subject
 from forktask.experiments.subjects.models import make_executor, parse_model
 
-TASKS = ("tasks", "taskgraph", "taskgraph:placement=stealing", "taskiter", "taskiter:placement=stealing")
-MODELS = ("forkjoin", "forkjoin:schedule=dynamic", "forkjoin:schedule=guided", *TASKS, "tasks:taskwait=none")
+MODELS = [
+    model
+    for model in forms_of_models("region", "schedule", "taskwait", "barrier", "placement", "priority")
+    if policies.can_simulate(parse_model(model))
+]
+TASKS = [model for model in MODELS if parse_model(model).takes_tasks]
 
 
 def simulate(subject, model, *arguments, **options):

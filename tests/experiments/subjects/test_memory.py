@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from cython_src.networks_for_tests import SMALL, fill
 from experiments.synthetic_results import sweep_of, synthetic_rows
+from kinds import forms_of_models, threads_of
 
 from forktask.cython_src.binding.bind import bind
 from forktask.cython_src.errors import UsageError
@@ -34,12 +35,12 @@ from forktask.experiments.sweep import expected
 MIB = 2**20
 
 
-@pytest.mark.parametrize("model", ["serial", "forkjoin", "taskiter"])
+@pytest.mark.parametrize("model", forms_of_models(has=lambda model: not model.is_reference))
 def test_a_thousand_steps_take_no_memory(model):
     """Check that resident memory after 1000 further steps is what it was after the first 50."""
     bound = bind(lower(SMALL["resnet18"], batch=2, num_images=2))
     fill(bound, rate=1e-4)
-    with make_executor(model, 2 if model == "taskiter" else 1) as executor:
+    with make_executor(model, threads_of(model, 2)) as executor:
         executor.prepare(bound)
         executor.run(50)
         before = resident_bytes()

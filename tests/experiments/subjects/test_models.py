@@ -1,7 +1,7 @@
 """Model specs."""
 
 import pytest
-from kinds import models_of_this_process
+from kinds import forms_of_models
 
 from forktask.cython_src.binding import execution_model
 from forktask.cython_src.binding.bind import bind
@@ -110,7 +110,7 @@ def test_executors_get_their_options():
         assert (executor.options.schedule, executor.options.region) == ("dynamic", "persistent")
 
 
-@pytest.mark.parametrize("name", models_of_this_process())
+@pytest.mark.parametrize("name", forms_of_models())
 def test_every_value_of_the_table_is_taken(name):
     """Check that executors accept each word that a spec may give them (the OpenMP runtime is chosen earlier)."""
     for option, field in MODELS[name].fields.items():

@@ -4,7 +4,7 @@ import threading
 
 import numpy as np
 import pytest
-from kinds import models_of_this_process
+from kinds import forms_of_models, threads_of
 
 from forktask import ITERATION, UserGraph
 from forktask.cython_src.binding.bind import BlockFailure
@@ -12,8 +12,8 @@ from forktask.cython_src.errors import UsageError
 from forktask.experiments.examples import own_kernel
 from forktask.kernels import KERNEL_ARGS
 
-MODELS = [model for model in models_of_this_process() if model != "tbb"]
-REPLAYED = [f"{model}:placement={p}" for model in ("taskgraph", "taskiter") for p in ("stealing", "partitioned")]
+MODELS = forms_of_models()
+REPLAYED = forms_of_models("placement", has=lambda model: "placement" in model.fields)
 KERNELS = """
 #include "cython_src/kernels/interface/block_kernel.h"
 
@@ -44,10 +44,6 @@ def append(target, number):
     target[...] = (31 * target + number) % 65521
 
 
-def threads_of(model):
-    return 1 if model == "serial" else 2
-
-
 @pytest.mark.parametrize("model", MODELS)
 @pytest.mark.timeout(60)
 def test_taskwait_orders_everything_around_it(model):
@@ -61,7 +57,7 @@ def test_taskwait_orders_everything_around_it(model):
         for i in range(2, 4):
             graph.task(lambda _, i=i: order.append(i), updates=x[i])
         graph.taskwait()
-        graph.taskiter(20, model=model, threads=threads_of(model))
+        graph.taskiter(20, model=model, threads=threads_of(model, 2))
     phases = np.array(order).reshape(40, 2) // 2
     assert (phases == np.arange(40)[:, None] % 2).all()
 
@@ -82,11 +78,11 @@ def test_a_failing_python_task_is_named(model):
             graph.task(append, updates=x[i], args=(1,))
         graph.task(fail, updates=x[3], args=(ITERATION,))
         with pytest.raises(BlockFailure, match=r"fail\.0\[0\] failed in iteration 2") as caught:
-            graph.run(8, model=model, threads=threads_of(model))
+            graph.run(8, model=model, threads=threads_of(model, 2))
         assert isinstance(caught.value.__cause__, ZeroDivisionError)
         broken.clear()
         x.view[...] = 0
-        graph.run(8, model=model, threads=threads_of(model))
+        graph.run(8, model=model, threads=threads_of(model, 2))
     expected = np.zeros(())
     for _ in range(8):
         append(expected, 1)
@@ -143,9 +139,9 @@ def test_a_failing_compiled_task_is_named(model):
         for i in range(4):
             graph.task(kernel, updates=x[i], name="late")
         with pytest.raises(BlockFailure, match=r"late\.0\[1\] failed in iteration 3 with status 5"):
-            graph.run(8, model=model, threads=threads_of(model))
-        graph.run(3, model=model, threads=threads_of(model))
-        graph.run(4, model=model, threads=threads_of(model), first_iteration=4)
+            graph.run(8, model=model, threads=threads_of(model, 2))
+        graph.run(3, model=model, threads=threads_of(model, 2))
+        graph.run(4, model=model, threads=threads_of(model, 2), first_iteration=4)
 
 
 @pytest.mark.parametrize("model", ["tasks", "tasks:taskwait=none", *REPLAYED])
@@ -193,7 +189,7 @@ def test_a_thread_does_not_wait_for_a_lock_while_others_are_ready(model):
         graph.run(1, model=model, threads=2)
 
 
-@pytest.mark.parametrize("model", [*models_of_this_process(), *REPLAYED])
+@pytest.mark.parametrize("model", forms_of_models("placement"))
 @pytest.mark.timeout(60)
 def test_reductions_give_the_same_bits_under_every_model(model):
     """Check sums, products, minima and maxima of many tasks, read in the next iteration, on one to four threads."""
@@ -222,7 +218,7 @@ def test_reductions_give_the_same_bits_under_every_model(model):
     expected = run("serial", 1)
     np.testing.assert_allclose(expected[4], 1 + 4 * np.array([numbers[i::3].sum() for i in range(3)]), rtol=1e-13)
     np.testing.assert_array_equal(expected[6], [min(1, numbers[i::3].min()) for i in range(3)])
-    for threads in (1,) if model == "serial" else (1, 2, 4):
+    for threads in sorted({threads_of(model, number) for number in (1, 2, 4)}):
         np.testing.assert_array_equal(run(model, threads), expected)
 
 
@@ -235,7 +231,7 @@ def test_commutative_tasks_exclude_each_other(model):
         x = graph.array("total", total)
         for i in range(8):
             graph.task(lambda t, i=i: np.add(t, i, out=t), commutative=x)
-        graph.taskiter(10, model=model, threads=threads_of(model))
+        graph.taskiter(10, model=model, threads=threads_of(model, 2))
     assert total[0] == 280
 
 

@@ -2,18 +2,13 @@
 
 import numpy as np
 import pytest
-from kinds import models_of_this_process
+from kinds import forms_of_models, threads_of
 
 from forktask import ITERATION, UserGraph
 from forktask.cython_src.errors import UsageError
+from forktask.experiments.subjects.models import parse_model
 
-MODELS = [
-    *models_of_this_process(),
-    "taskiter:placement=stealing",
-    "taskgraph:barrier=loop",
-    "tasks:taskwait=none",
-    "taskiter:unroll=3",
-]
+MODELS = forms_of_models("taskwait", "barrier", "placement", "unroll")
 pytestmark = pytest.mark.timeout(120)
 
 
@@ -33,7 +28,7 @@ def test_a_decision_ends_the_run_after_exactly_the_lookahead(model):
     for decide_in, first in (({4}, 0), ({0}, 0), ({7, 5}, 3), ({12}, 10), (set(), 0)):
         graph, counts = graph_that_stops(decide_in)
         with graph:
-            for lookahead in (2,) if model == "joblib" else (0, 1, 2, 5):  # joblib: 10 ms a loop
+            for lookahead in (2,) if parse_model(model).model.far_behind else (0, 1, 2, 5):
                 counts[:] = 0
                 later = [k for k in decide_in if k >= first]
                 expected = min(min(later) - first + lookahead + 1, 9) if later else 9
@@ -42,7 +37,7 @@ def test_a_decision_ends_the_run_after_exactly_the_lookahead(model):
                     lookahead=lookahead,
                     first_iteration=first,
                     model=model,
-                    threads=1 if model == "serial" else 2,
+                    threads=threads_of(model, 2),
                 )
                 assert done == expected, (decide_in, lookahead)
                 np.testing.assert_array_equal(counts, expected)

@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 from experiments.events.test_events import trace_of
 from experiments.synthetic_results import synthetic_rows, trace_row, write_rows
+from kinds import forms_of_models
 
 from forktask.cython_src.errors import UsageError
 from forktask.cython_src.graphs.task_bench import task_bench
@@ -41,7 +42,7 @@ from forktask.experiments.subjects.models import parse_models
 from forktask.experiments.traces.formats import DEFINITIONS, write_paje, write_paraver, write_perfetto
 from forktask.experiments.traces.sweep import LOSSES_TABLE, trace_sweep
 
-TRACED = ("serial", "forkjoin", "tasks", "taskiter")
+TRACED = forms_of_models()
 
 
 @pytest.fixture(scope="module")
@@ -143,11 +144,11 @@ def test_losses_sum_to_threads_times_wall_exactly(logs):
 
 def test_the_critical_cycle_runs_through_the_window(logs):
     """Check that the blocks of the cycle depend on each other, in order, and that its mean is a floor."""
-    window = LogWindow(logs[3], range(4))
+    window = LogWindow(logs[TRACED.index("taskiter")], range(4))
     cycle = window.critical_cycle()
     path = window.path(cycle)
     assert len(path) > 4 and path == sorted(path, key=lambda block: window.start[block])
-    assert cycle.mean_s <= logs[3].wall_ns * 1e-9 / 4
+    assert cycle.mean_s <= logs[TRACED.index("taskiter")].wall_ns * 1e-9 / 4
 
 
 def test_perfetto_traces_keep_the_rules_of_the_format(tmp_path, logs):
@@ -156,7 +157,7 @@ def test_perfetto_traces_keep_the_rules_of_the_format(tmp_path, logs):
     text = write_perfetto(tmp_path / "trace.json.gz", windows)
     with gzip.open(tmp_path / "trace.json.gz", "rt") as file:
         events = json.load(file)["traceEvents"]
-    assert f"{len(events)} events of 4 models" in text and {e["ph"] for e in events} == {"M", "X", "s", "f"}
+    assert f"{len(events)} events of {len(logs)} models" in text and {e["ph"] for e in events} == {"M", "X", "s", "f"}
     tracks, flows = defaultdict(list), defaultdict(dict)
     for event in events:
         assert {"ph", "pid", "tid", "name"} <= set(event)
@@ -184,7 +185,7 @@ def test_perfetto_traces_keep_the_rules_of_the_format(tmp_path, logs):
             around = [c for start, stop, c in tracks[event["pid"], event["tid"]] if start <= at < stop]
             assert any(category not in ("idle", "iteration") for category in around)
     blocks = [e for e in events if e["ph"] == "X" and "block" in e.get("args", {})]
-    assert len(blocks) == 4 * 4 * 20
+    assert len(blocks) == len(logs) * 4 * 20
 
 
 def test_paraver_traces_keep_the_rules_of_the_format(tmp_path, logs):
@@ -194,7 +195,9 @@ def test_paraver_traces_keep_the_rules_of_the_format(tmp_path, logs):
     header, *lines = (tmp_path / "trace.prv").read_text().splitlines()
     result = re.fullmatch(r"#Paraver \(\d\d/\d\d/\d\d at \d\d:\d\d\):(\d+)_ns:1\((\d+)\):(\d+):(.*)", header)
     length, cpus, applications = (int(result[i]) for i in (1, 2, 3))
-    assert result[4] == "1(1:1):1(2:1):1(2:1):1(2:1)" and (cpus, applications) == (7, 4)
+    threads = [log.about["threads"] for log in logs]
+    assert result[4] == ":".join(f"1({number}:1)" for number in threads)
+    assert (cpus, applications) == (sum(threads), len(logs))
     names = (tmp_path / "trace.pcf").read_text()
     states = set(re.findall(r"^(\d+) \w+$", names.split("STATES_COLOR")[0].split("STATES\n")[1], re.MULTILINE))
     types = dict(re.findall(r"EVENT_TYPE\n0 (\d+) [^\n]*\n(?:VALUES\n((?:\d+ .*\n)+))?", names))
@@ -294,7 +297,9 @@ def test_traces_of_two_plans_stand_beside_each_other(tmp_path, logs, monkeypatch
         assert had_cpus(log) == is_undisturbed(as_rows(all_losses([log]))[0])
     monkeypatch.setattr("forktask.experiments.report.gantt.had_cpus", lambda log: log.about["model"] != "forkjoin")
     forms = ({"weight_gradients": "chain"}, {"weight_gradients": "partial"})
-    rows = synthetic_rows(models=TRACED, threads=(2,), options=forms, slowdowns=(1.0, 1.2), repeats=3)
+    models = ("serial", "forkjoin", "tasks", "taskiter")
+    logs = [log for log in logs if log.about["model"] in models]
+    rows = synthetic_rows(models=models, threads=(2,), options=forms, slowdowns=(1.0, 1.2), repeats=3)
     plans = [row["plan_id"] for row in rows if row["kind"] == "plan"]
     for plan_id, log in itertools.product(plans, logs):
         model = log.about["model"]

@@ -11,7 +11,7 @@ from types import SimpleNamespace
 import msgspec
 import numpy as np
 import pytest
-from kinds import models_of_this_process
+from kinds import forms_of_models, threads_of
 
 from cython_src import reference
 from forktask.cython_src.errors import UsageError
@@ -21,7 +21,7 @@ from forktask.experiments.commands.main import main
 from forktask.experiments.results.folder import SAMPLES
 from forktask.experiments.results.training_rows import Summary
 from forktask.experiments.subjects.memory import planned_bytes
-from forktask.experiments.subjects.models import MODELS, parse_model
+from forktask.experiments.subjects.models import parse_model
 from forktask.experiments.training import train as training
 from forktask.experiments.training import trainer
 from forktask.experiments.training.checkpoints import read_checkpoint
@@ -76,8 +76,8 @@ def test_models_give_the_same_weights():
     """Check bit-identical weights and history after an epoch, over all models and thread counts."""
     data = load_data(SMALL.data)
     seen = {}
-    for model in models_of_this_process():
-        for threads in (1,) if MODELS[model].max_threads == 1 else (1, 3):
+    for model in forms_of_models():
+        for threads in {1, threads_of(model, 3)}:
             with Trainer(SMALL.with_changes(model=model, threads=threads), data, 0) as trainer:
                 row = trainer.train_epoch()
                 weights = b"".join(trainer.bound.arrays[name].tobytes() for name in trainer._state_names())
