@@ -28,7 +28,7 @@ from .layers import Network
 FUNCTION = "network"  # of the programs that `write_network` makes
 LEVELS = 3  # above a results folder: --out a/b/c
 _above: list[Path] = []
-_CALL = re.compile(r"(?P<function>.*?:[^\W\d]\w*)(?P<arguments>\(.*\))?", re.DOTALL)
+_CALL = re.compile(r"(?P<function>.*?:[^\W\d]\w*)(?P<arguments>\(.*)?", re.DOTALL)
 
 
 def look_above(folder: str | os.PathLike) -> None:

@@ -134,9 +134,12 @@ def sweep_from_rows(rows: Sequence[Row], partial: str = "") -> Sweep:
             f"step time (its two run lengths differ by less than the noise); it was left out."
         )
     for plan_id, model in sorted(wrong):
+        of, did = f", {sweep.problem_name(plan_id)},", "computed other bits"
+        if model.model.is_call:
+            of, did = "", "returned something else"
         warnings.append(
-            f"All times of {model}, {sweep.problem_name(plan_id)}, are left out: it computed other bits than the "
-            "others, and no time of a wrong computation is shown."
+            f"All times of {model_label(model)}{of} are left out: it {did} than the others, and no time of a wrong "
+            "computation is shown."
         )
     alone = {(plan_id, model, threads) for plan_id, _, model, threads in quiet.elsewhere} - turns.keys()
     for plan_id, points in groupby(sorted(alone), itemgetter(0)):
@@ -357,8 +360,8 @@ def disturbance_warnings(sweep: Sweep) -> list[str]:
     sentences = [stopped] if stopped else []
     if disturbed_share(machine.disturbance, machine.elapsed_s) > DISTURBED_SHARE:
         sentences.append(
-            "The machine's limits were measured while others used it: peak, bandwidth and capacity may be "
-            "too low, so that floors and bounds are too weak."
+            "The machine's limits were measured while others used it: peak, bandwidth and capacity may be too low"
+            + ("." if sweep.reference_call else ", so that floors and bounds are too weak.")
         )
     for threads in sorted({int(n) for row in sweep.capacities for n in row.capacity}):
         takes = capacities_of((machine, *sweep.capacities), threads)

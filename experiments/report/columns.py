@@ -54,7 +54,8 @@ SPEED = (
     text_column("above_one", "why above 100 %"),
 )
 OF_TIME = SPEED.index(AGAINST_JOIN[0])  # columns before it are of a point's own time
-CALL = (*SPEED[:OF_TIME], number_column("cpus_busy", "CPUs busy"), *ratio_columns("time / reference"), VERDICT)
+CALLED = Column("call", MODEL.text)
+CALL = (CALLED, *SPEED[1:OF_TIME], number_column("cpus_busy", "CPUs busy"), *ratio_columns("time / reference"), VERDICT)
 BY_HANDOVER = (text_column("place", "CPUs"), time_column("handover_s", "hand-over"), PLAN, MODEL, ROUNDS, *AGAINST_JOIN)
 BY_NODE = (text_column("node"), *POINT, count_column("generations"), *AGAINST_JOIN)
 NODE = (
@@ -174,6 +175,10 @@ COST = (
     *map(time_column, ("prepare_s", "record_s", "close_s", "first_replay_s", "step_s")),
     Column("break-even vs tasks", lambda r: str(r["break_even_tasks"]), True),
     Column("vs fork-join", lambda r: str(r["break_even_forkjoin"]), True),
+)
+CALL_COST = (
+    *(CALLED, THREADS, time_column("prepare_s", "setup")),
+    *(time_column("first_replay_s", "first call"), time_column("step_s", "later calls")),
 )
 
 

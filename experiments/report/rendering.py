@@ -17,6 +17,7 @@ from ...cython_src.reading import decoding, read_regular
 from ..subjects.calls import label
 from ..subjects.models import ModelSpec
 from ..tables import text_table
+from ..tables.numbers import plural
 from .sections import Report, Section
 
 WIDTH = 120  # of sentences before the table
@@ -37,11 +38,13 @@ def render_answers(report: Report) -> str:
         lines.append(f"({len(rows) - MOST_ANSWERS} more on the page)")
     tables = [table for section in report.sections for table in section.tables if table.name == "failures"]
     failed = [row for table in tables for row in table.rows]
-    failures = [f"Not measured: {label(row['model'])} on {row['threads']}: {row['message']}" for row in failed]
+    failures = [
+        f"Not measured: {label(row['model'])} on {plural(row['threads'], 'thread')}: {row['message']}" for row in failed
+    ]
     lines += ["", *failures[:MOST_WARNINGS], *report.notes, *report.warnings[:MOST_WARNINGS]]
     if (more := sum(max(0, len(text) - MOST_WARNINGS) for text in (failures, report.warnings))) > 0:
         lines.append(f"({more} more on the page)")
-    rest = "Times, efficiencies, losses, bounds: `forktask report DIR --all`, or the page."
+    rest = "Times, efficiencies and all else: `forktask report DIR --all`, or the page."
     return "\n".join(lines).rstrip() + f"\n\n{rest}\n"
 
 

@@ -66,10 +66,10 @@ from .figures.ladder import ladder_rows
 from .figures.layers import rows_of as loss_rows
 from .figures.ratios import node_rows
 from .verdicts import answers, scope_note
-from .words import DEFINITIONS, axes_text, conditions, data_warning, gpu_text, order_note, plan_title, t1_text
+from .words import axes_text, conditions, data_warning, definitions_of, gpu_text, order_note, plan_title, t1_text
 
 RAW_DATA = (
-    "Next to this page: samples.jsonl, with one line per process and its turns; summary.csv; layers.csv; figures. "
+    "Next to this page: samples.jsonl, with one line per process and its turns; tables as CSV; figures. "
     "`forktask report` makes this page again from samples.jsonl, and writes it for other tools (`--csv`, `--latex`, "
     "...)."
 )
@@ -301,7 +301,7 @@ def _sections_of_calls(sweep: Sweep, plan_id: str) -> Iterator[Section]:
     rows = [{**row, "cpus_busy": busy[row["model"], row["threads"]]} for row in speed_rows(sweep, plan_id)]
     yield part("On every number of threads", Table("speed", columns.CALL, rows), figures=("turns", "handover"))
     costs = [row for row in records_of(cost_table(sweep), plan_id) if math.isfinite(row["prepare_s"])]
-    yield part("One-time costs: setup, and the first call", Table("costs", columns.COST, costs))
+    yield part("One-time costs: setup, and the first call", Table("costs", columns.CALL_COST, costs))
     beside = [row for row in records_of(interference_table(sweep), plan_id) if row["hogs"]]
     shown = Table("interference", columns.INTERFERENCE, beside)
     yield part("With competing processes", shown, figures=("interference",))
@@ -366,7 +366,8 @@ def _closing_sections(sweep: Sweep) -> list[Section]:
     about_nodes = ["Ratios are taken within nodes. Their intervals hold for these nodes."]
     places = [{**row, "plan_name": axes_text(sweep, row["plan_id"])} for row in handover_table(sweep)]
     by_handover = Table("handovers", _varying(columns.BY_HANDOVER, places), places)
-    all_measured = [] if failures else ["No configuration ran out of time or memory, crashed or left other weights."]
+    wrong = "returned something else than others" if sweep.reference_call else "left other weights"
+    all_measured = [] if failures else [f"No configuration ran out of time or memory, crashed or {wrong}."]
     table = Table("failures", columns.FAILURE, failures)
     measured = [*dict.fromkeys(text for plan_id in sweep.plan_ids() for text in conditions(sweep, plan_id)), RAW_DATA]
     return [
@@ -374,7 +375,7 @@ def _closing_sections(sweep: Sweep) -> list[Section]:
         section("What differs between nodes", Table("nodes", columns.NODE, limits), differences, about=about_nodes),
         section("Not measured", table, sentences=all_measured, in_terminal=bool(failures)),
         Section("How it was measured", sentences=measured, in_terminal=False),
-        Section("Words", definitions=[*DEFINITIONS.items()], in_terminal=False),
+        Section("Words", definitions=definitions_of(sweep), in_terminal=False),
         environment_section(sweep.run),
     ]
 

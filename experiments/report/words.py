@@ -67,7 +67,23 @@ DEFINITIONS = {
     "break-even": "Iterations after which recording and closing the graph are paid back; never: the step is slower; "
     "undecided: the steps do not differ clearly.",
 }
+# Of functions and programs: their own meanings, and which of the words above their pages have.
+OF_CALLS = {
+    "time": "Seconds of a call: mean over generations of processes, in logarithms, of the median over their rounds.",
+    "speedup": "Time of the reference on one thread over this time.",
+    "efficiency, eff.": "",
+    "time / reference": "On the same number of threads. Below 1 is faster.",
+    "CPUs busy": "CPU time over wall time.",
+    **dict.fromkeys(("answer, verdict, by how much", "rounds, generations, sessions", "95% interval"), ""),
+    "in this session, over 5 sessions; sessions apart": "",
+}
 MOST_BY_ORDER = 1.25  # fork-join's bound over that of tasks, beyond which a graph's order of recording is named
+
+
+def definitions_of(sweep: Sweep) -> list[tuple[str, str]]:
+    """Return the words of a sweep's page with their meanings."""
+    words = OF_CALLS if sweep.reference_call else DEFINITIONS
+    return [(word, text or DEFINITIONS[word]) for word, text in words.items()]
 
 
 def blocks_text(*plans: PlanRow) -> str:

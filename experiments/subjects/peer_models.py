@@ -94,14 +94,22 @@ JAX = _peer(
     markers="X",
 )
 LLMC = _peer("llmc", ".experiments.peers.llmc_executor:LlmcExecutor", LlmcOptions, says="llm.c", markers="H")
-_call = partial(_peer, is_call=True, colors=("blue", "orange", "green", "red", "purple", "brown"), markers="osD^vP")
+_HUES, _MARKERS = ("blue", "orange", "green", "red", "purple", "brown"), "osD^vP"
+_call = partial(_peer, is_call=True)
 FUNCTION = _call(
     "function",
     ".experiments.peers.calls_executor:FunctionExecutor",
     FunctionOptions,
     says="a function of your own",
     reproducible=True,
+    colors=_HUES,
+    markers=_MARKERS,
 )
 PROGRAM = _call(
-    "program", ".experiments.peers.calls_executor:ProgramExecutor", ProgramOptions, says="a program of your own"
+    "program",
+    ".experiments.peers.calls_executor:ProgramExecutor",
+    ProgramOptions,
+    says="a program of your own",
+    colors=_HUES[3:] + _HUES[:3],  # beside functions
+    markers=_MARKERS[3:] + _MARKERS[:3],
 )

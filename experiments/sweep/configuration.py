@@ -328,11 +328,14 @@ class Shard(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
         return Shard(**self.identity, **dict(zip(("samples", "profiles"), kept, strict=True)))
 
 
+TITLE = "Comparison of execution models"  # by default; of functions and programs it names these
+
+
 @dataclass(frozen=True)
 class Configuration:
     """A sweep; `forktask compare` makes one from its arguments, `forktask run` from a file."""
 
-    title: str = "Comparison of execution models"
+    title: str = TITLE
     grid: Grid = field(default_factory=Grid)
     measure: Measure = field(default_factory=Measure)
     how_to_read: str = ""  # the comment at the head of a file
@@ -362,6 +365,9 @@ class Configuration:
                     f"execution models out"
                 )
             networks = tuple(filter(is_calls, self.grid.network)) or (CALLS,)
+            if self.title == TITLE:
+                kinds = dict.fromkeys(f"{spec.name}s" for spec in sorted(specs))
+                object.__setattr__(self, "title", f"Comparison of {' and '.join(kinds)}")
             object.__setattr__(self, "measure", self.measure.with_changes(profile=False))
             object.__setattr__(self, "grid", replace(self.grid, network=networks, batch=(1,)))
         elif self.measure.rtol or not self.measure.compare_results:

@@ -349,11 +349,12 @@ def _run_time(
 def run_time(sweep: Sweep, plan_id: str) -> Chart:
     """Return times over threads; of two numbers of threads a row for each model on the larger one."""
     phases, speeds = phase_table(sweep), speed_table(sweep)
-    if not len(phases) or not (phases["plan_id"] == plan_id).any():
+    points = speeds[(speeds["plan_id"] == plan_id) & ~speeds["model"].map(lambda model: model.is_gpu)]
+    several = min(2, points["threads"].max())  # one thread alone has no curve
+    if not len(phases) or not (phases[phases["plan_id"] == plan_id]["threads"] >= several).any():
         raise Lacking(
             "run time of phases needs profile rows, got none; measure without --no-profile, and with more --budget"
         )
-    points = speeds[(speeds["plan_id"] == plan_id) & ~speeds["model"].map(lambda model: model.is_gpu)]
     facts, places = plan_facts(sweep, plan_id), sweep.asked_threads(plan_id)
     return over_threads(sweep, _run_time(sweep, points, "threads", facts, places))
 

@@ -51,7 +51,7 @@ def speedup(sweep: Sweep, plan_id: str) -> Chart:
     other = model_label(reference) if reference else "gpu_forkjoin" if gpu.all() and len(gpu) else "better fork-join"
     ratio = f"time / {other}"
     panels = [
-        _speedups(counts, bounds, value_rows(table, "speedup")),
+        _speedups("reference" if reference else "best serial", counts, bounds, value_rows(table, "speedup")),
         _efficiencies(counts, bounds, value_rows(table[table["threads"].notna()], "efficiency")),
         Panel(ratio_rows(table), ratio, "below 1: faster", "ratio"),
     ]
@@ -96,9 +96,9 @@ def _name_of_bounds(names: list[str]) -> str:
     return textwrap.fill(f"bounds: {', '.join(_SHORT[name] for name in names)}", 26)
 
 
-def _speedups(counts: Sequence[int], *rows: pd.DataFrame) -> Panel:
+def _speedups(over: str, counts: Sequence[int], *rows: pd.DataFrame) -> Panel:
     rows = (reference_rows(IDEAL, counts, counts), *rows)
-    return Panel(pd.concat(rows), "speedup", "over best serial", limits=(SLOWEST, math.inf))
+    return Panel(pd.concat(rows), "speedup", f"over {over}", limits=(SLOWEST, math.inf))
 
 
 def _efficiencies(counts: Sequence[int], bounds: pd.DataFrame, *rows: pd.DataFrame) -> Panel:
@@ -164,7 +164,7 @@ def simulation(
         return rows.assign(low=rows["value"], high=(table["speedup_high"] / threads).clip(lower=rows["value"]))
 
     panels = [
-        _speedups(threads, bounds, lines("speedup", 1), value_rows(measured, "speedup")),
+        _speedups("best serial", threads, bounds, lines("speedup", 1), value_rows(measured, "speedup")),
         _efficiencies(threads, bounds, lines("efficiency", table["threads"]), value_rows(measured, "efficiency")),
     ]
     here, far = machine is None, table.loc[~table["far"], "threads"].max() if table["far"].any() else 0

@@ -180,7 +180,7 @@ def test_every_option_takes_a_right_value(command, action):
         ("plan --network lenet5 --memory-limit nan", "memory limit"),
         ("compare --models taskiter:slots=2", "must not exceed unroll, which is 1"),
         ("compare --repeats 2 --profile-repeats 3", "at most repeats, which is 2, got 3"),
-        ("compare --network none.py:graph(grain=16", "is named as module:function"),
+        ("compare --network none.py:graph(grain=16", "are written as in file.py:function(grain=16"),
         ("compare --network none.py:graph(16)", "are written as in file.py:function(grain=16"),
         ("compare --network none.py:graph(grain=16)", "no file 'none.py'"),
         ("metg --width 65536 --steps 65536", "at most 1000000 tasks"),

@@ -339,7 +339,9 @@ def test_of_wrong_weights_the_rest_is_printed_and_the_wrong_model_is_logged(tmp_
     assert main(command) == 1
     printed = capsys.readouterr()
     assert re.search(r"taskiter, other bits: in a logged run of \d+ iterations no block began before", printed.err)
-    assert "Not measured: taskiter on 1: weights are not" in printed.out and "All times of taskiter" in printed.out
+    assert (
+        "Not measured: taskiter on 1 thread: weights are not" in printed.out and "All times of taskiter" in printed.out
+    )
     table = main(["report", str(tmp_path), "--json"]) or json.loads(capsys.readouterr().out)["speed"]
     assert {row["model"] for row in table} == {"serial", "forkjoin"}
 
