@@ -223,13 +223,15 @@ def failing_block(spec: ModelSpec, threads: Sequence[int]) -> Case:
 
 
 def again(spec: ModelSpec, threads: Sequence[int]) -> Case:
-    """One executor runs several plans, one after the other."""
+    """One executor runs several plans, one after the other, each prepared twice."""
     for number in threads:
         with make_executor(spec, number, event_capacity=CAPACITY) as executor:
             for size in (16, 4, 24):
                 yield f"prepare() with another plan, of {size} tasks, on {number} threads"
                 plan = random_plan(size, 0)
-                executor.prepare(bind(plan))
+                bound = bind(plan)
+                executor.prepare(bound)
+                executor.prepare(bound)
                 logged_run(executor, plan, record_graph(plan.accesses, closed=True), 0, 3)
 
 
