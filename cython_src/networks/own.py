@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ast
 import hashlib
+import inspect
 import math
 import os
 import re
@@ -122,6 +123,17 @@ def own_function(name: str) -> tuple[Any, dict[str, Any]]:
         known = [n for n, value in vars(module).items() if callable(value) or isinstance(value, Network)]
         raise UsageError(f"{place} must have a function {function!r}, found none{did_you_mean(function, known)}")
     return result, arguments
+
+
+def check_arguments(function: Any, arguments: Mapping[str, Any]) -> None:
+    """Raise `UsageError` for arguments that do not fit a function's signature."""
+    try:
+        inspect.signature(function).bind(**arguments)
+    except TypeError as error:
+        raise UsageError(
+            f"all arguments that function {getattr(function, '__name__', function)} needs must be given, as in "
+            f"(n=1000), and no others, got {', '.join(arguments) or 'none'}: {error}"
+        ) from None
 
 
 def _failed(name: str, error: BaseException) -> UsageError:

@@ -134,12 +134,9 @@ def sweep_from_rows(rows: Sequence[Row], partial: str = "") -> Sweep:
             f"step time (its two run lengths differ by less than the noise); it was left out."
         )
     for plan_id, model in sorted(wrong):
-        of, did = f", {sweep.problem_name(plan_id)},", "computed other bits"
-        if model.model.is_call:
-            of, did = "", "returned something else"
         warnings.append(
-            f"All times of {model_label(model)}{of} are left out: it {did} than the others, and no time of a wrong "
-            "computation is shown."
+            f"All times of {model_label(model)}, {sweep.problem_name(plan_id)}, are left out: it computed something "
+            "else than the others, and no time of a wrong computation is shown."
         )
     alone = {(plan_id, model, threads) for plan_id, _, model, threads in quiet.elsewhere} - turns.keys()
     for plan_id, points in groupby(sorted(alone), itemgetter(0)):

@@ -366,14 +366,15 @@ def _closing_sections(sweep: Sweep) -> list[Section]:
     about_nodes = ["Ratios are taken within nodes. Their intervals hold for these nodes."]
     places = [{**row, "plan_name": axes_text(sweep, row["plan_id"])} for row in handover_table(sweep)]
     by_handover = Table("handovers", _varying(columns.BY_HANDOVER, places), places)
-    wrong = "returned something else than others" if sweep.reference_call else "left other weights"
-    all_measured = [] if failures else [f"No configuration ran out of time or memory, crashed or {wrong}."]
+    all_measured = (
+        [] if failures else ["No configuration ran out of time or memory, crashed or computed something else."]
+    )
     table = Table("failures", columns.FAILURE, failures)
     measured = [*dict.fromkeys(text for plan_id in sweep.plan_ids() for text in conditions(sweep, plan_id)), RAW_DATA]
     return [
         section("Near and far CPUs", by_handover, about=[ELSEWHERE], folded=True),
         section("What differs between nodes", Table("nodes", columns.NODE, limits), differences, about=about_nodes),
-        section("Not measured", table, sentences=all_measured, in_terminal=bool(failures)),
+        section("Not measured", table, sentences=[none] * (not failures), in_terminal=bool(failures)),
         Section("How it was measured", sentences=measured, in_terminal=False),
         Section("Words", definitions=definitions_of(sweep), in_terminal=False),
         environment_section(sweep.run),

@@ -30,7 +30,7 @@ import numpy as np
 from ...cython_src.arguments import checked_call
 from ...cython_src.errors import UsageError, check_choice
 from ...cython_src.graphs.user_graph import TaskRecorder
-from ...cython_src.networks.own import name_call, own_function, split_call
+from ...cython_src.networks.own import check_arguments, name_call, own_function, split_call
 from ...cython_src.plan.model import Plan
 from ...cython_src.typed_text import parse_real
 from .models import ModelSpec
@@ -161,20 +161,12 @@ def made_function(
 def all_arguments(function: Callable[..., Any], arguments: Mapping[str, Any], threads: int) -> dict[str, Any]:
     """Return the arguments of a function, with `threads` if it takes them. Raises `UsageError`: it takes others."""
     try:
-        signature = inspect.signature(function)
+        parameter = inspect.signature(function).parameters.get("threads")
     except (TypeError, ValueError):  # compiled, without a signature
         return {**arguments}
-    parameter = signature.parameters.get("threads")
     if parameter is not None and parameter.kind is not parameter.POSITIONAL_ONLY:
         arguments = {"threads": threads, **arguments}
-    try:
-        signature.bind(**arguments)
-    except TypeError as error:
-        name = getattr(function, "__name__", function)
-        raise UsageError(
-            f"all arguments that function {name} needs must be given, as in (n=1000), and no others, got "
-            f"{', '.join(arguments) or 'none'}: {error}"
-        ) from None
+    check_arguments(function, arguments)
     return {**arguments}
 
 

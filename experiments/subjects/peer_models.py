@@ -94,22 +94,22 @@ JAX = _peer(
     markers="X",
 )
 LLMC = _peer("llmc", ".experiments.peers.llmc_executor:LlmcExecutor", LlmcOptions, says="llm.c", markers="H")
-_HUES, _MARKERS = ("blue", "orange", "green", "red", "purple", "brown"), "osD^vP"
-_call = partial(_peer, is_call=True)
-FUNCTION = _call(
+FUNCTION = _peer(
     "function",
     ".experiments.peers.calls_executor:FunctionExecutor",
     FunctionOptions,
+    is_call=True,
     says="a function of your own",
     reproducible=True,
-    colors=_HUES,
-    markers=_MARKERS,
+    colors=("blue", "orange", "green", "red", "purple", "brown"),
+    markers="osD^vP",
 )
-PROGRAM = _call(
+PROGRAM = _peer(
     "program",
     ".experiments.peers.calls_executor:ProgramExecutor",
     ProgramOptions,
+    is_call=True,
     says="a program of your own",
-    colors=_HUES[3:] + _HUES[:3],  # beside functions
-    markers=_MARKERS[3:] + _MARKERS[:3],
+    colors=("red", "purple", "brown", "blue", "orange", "green"),
+    markers="^vPosD",
 )

@@ -26,7 +26,7 @@ from ...cython_src.graphs.user_graph import TaskRecorder
 from ...cython_src.kernels.loss.loss import IGNORED
 from ...cython_src.lowering.lower import default_batch, initialise, lower
 from ...cython_src.networks.layers import Network
-from ...cython_src.networks.own import is_own, make_own
+from ...cython_src.networks.own import check_arguments, is_own, make_own
 from ...cython_src.networks.registry import get_network
 from ...cython_src.plan.model import Plan
 from ...cython_src.records import LARGEST
@@ -85,14 +85,7 @@ def describe(subject: str | Callable, arguments: Mapping[str, Any]) -> dict[str,
             f"the function that makes a graph must stand at the top level of a module, got {subject.__qualname__!r}; "
             f"move it there, so that another process can import it"
         )
-    signature = inspect.signature(subject)
-    try:
-        signature.bind(**arguments)
-    except TypeError as error:
-        raise UsageError(
-            f"arguments of {subject.__name__} are {', '.join(signature.parameters) or 'none'}, got "
-            f"{', '.join(arguments) or 'none'}: {error}; pass those"
-        ) from None
+    check_arguments(subject, arguments)
     # Its code object may be a decorator's, and names the source of a module that is compiled only.
     file = getattr(sys.modules.get(subject.__module__), "__file__", None) or inspect.getfile(subject)
     return {

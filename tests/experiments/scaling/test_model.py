@@ -80,7 +80,7 @@ def test_baseline_file(tmp_path, stored):
         (lambda: None, {}, "top level"),
         ("cifar10_cnn", {}, "needs a batch"),
         (graphs.means, {"grain": {1, 2}}, "JSON"),
-        (graphs.means, {"gran": 16}, "arguments of means are grain, got gran: .*; pass those"),
+        (graphs.means, {"gran": 16}, "function means needs must be given, .*, got gran: "),
     ],
 )
 def test_subjects_that_no_process_can_make(what, arguments, said):
