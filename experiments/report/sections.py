@@ -366,9 +366,7 @@ def _closing_sections(sweep: Sweep) -> list[Section]:
     about_nodes = ["Ratios are taken within nodes. Their intervals hold for these nodes."]
     places = [{**row, "plan_name": axes_text(sweep, row["plan_id"])} for row in handover_table(sweep)]
     by_handover = Table("handovers", _varying(columns.BY_HANDOVER, places), places)
-    all_measured = (
-        [] if failures else ["No configuration ran out of time or memory, crashed or computed something else."]
-    )
+    none = "No configuration ran out of time or memory, crashed or computed something else."
     table = Table("failures", columns.FAILURE, failures)
     measured = [*dict.fromkeys(text for plan_id in sweep.plan_ids() for text in conditions(sweep, plan_id)), RAW_DATA]
     return [
