@@ -97,11 +97,17 @@ def make_own(name: str) -> Any:
     if arguments and not callable(result):
         raise UsageError(f"{called} takes arguments as a function only, got {type(result).__name__}; leave them out")
     try:
-        return checked_call(result, called)(**arguments) if callable(result) else result
+        made = checked_call(result, called)(**arguments) if callable(result) else result
     except UsageError:
         raise
     except (Exception, SystemExit) as error:
         raise _failed(name, error) from error
+    if hasattr(made, "named_parameters"):
+        raise UsageError(
+            f"{name} must make a network, got the PyTorch module {type(made).__name__}; return "
+            f"forktask.from_torch(module, example_input)"
+        )
+    return made
 
 
 def own_function(name: str) -> tuple[Any, dict[str, Any]]:

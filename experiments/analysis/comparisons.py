@@ -18,7 +18,7 @@ from ...cython_src.plan.barriers import BARRIERS
 from ..machine.environment import is_volatile
 from ..results.nodes import leaves
 from ..subjects.models import SERIAL, ModelSpec
-from .estimates import NOT_USABLE, SAME, UNDECIDED, Estimate
+from .estimates import MIN_GENERATIONS, NOT_USABLE, SAME, UNDECIDED, Estimate
 from .names import GRANULARITY, INTERFERENCE, NETWORK, model_label, model_rank, plan_beside, value_text
 from .speeds import (
     RATIO,
@@ -40,6 +40,7 @@ START, CREATION = "start of threads", "creation of tasks"
 WAITS = {"loop": "waits after loops", "phase": "waits after phases", "iteration": "waits after steps"}
 SAID, MOST_SAID = ("tasks", "taskgraph", "taskiter"), 3  # models of `recovered_text`: ours in their default form
 LEAST_LOSS = 0.02  # of fork-join's time: shares of less are of noise
+WIDEST = 0.2  # interval of E of which something is said
 
 
 @kept
@@ -277,13 +278,20 @@ def recovered_text(sweep: Sweep, plan_id: str) -> str:
     table = recovered_table(sweep)
     rows = table[table["plan_id"] == plan_id].to_dict("records") if len(table) else []
     rows = [row for row in rows if row["threads"] == max(row["threads"] for row in rows)]
-    if not rows or not math.isfinite(rows[0]["busy_low"]):
+    if not rows:
         return ""
     busy = rows[0]
+    threads = f"its {busy['threads']} threads"
+    if not math.isfinite(busy["busy_low"]):
+        return f"How busy fork-join keeps {threads} is not known: that needs {MIN_GENERATIONS} generations."
     text = (
-        f"Fork-join keeps its {busy['threads']} threads {busy['busy']:.0%} busy [{100 * busy['busy_low']:.0f}, "
+        f"Fork-join keeps {threads} {busy['busy']:.0%} busy [{100 * busy['busy_low']:.0f}, "
         f"{100 * busy['busy_high']:.0f}]"
     )
+    if busy["busy_high"] - busy["busy_low"] > WIDEST:
+        return f"{text}: too little is known to say what can be gained; measure longer, or on a quiet machine."
+    if not is_usable(sweep, Point(plan_id, SERIAL, 1)):
+        return f"{text}, by a serial run that is not usable: nothing is said of what can be gained; measure again."
     if busy["busy"] >= 1 - LEAST_LOSS:
         return f"{text}: there is nothing to gain, unless blocks themselves get faster."
     named = [row for row in rows if row["model"] in SAID] or rows

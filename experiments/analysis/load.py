@@ -285,8 +285,10 @@ def _check_efficiency(sweep: Sweep) -> list[str]:
     ]
     return texts + [
         f"{model_label(row['model'])} on {plural(row['threads'], 'thread')} has an efficiency of "
-        f"{row['efficiency']:.0%}: either the data of this plan fit into the caches of {row['threads']} cores but not "
-        f"of one, or samples were disturbed. Measure another session before you use this point."
+        f"{row['efficiency']:.0%}: "
+        + f"either the data of this plan fit into the caches of {row['threads']} cores but not of one, or "
+        * (row["threads"] > 1)
+        + "samples were disturbed. Measure another session before you use this point."
         for row in table[table["efficiency"] > IMPLAUSIBLE_EFFICIENCY].to_dict("records")
     ]
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import copy
 import functools
+import logging
 import math
 import random
 from collections.abc import Container, Iterator, Mapping, Sequence
@@ -127,7 +128,7 @@ def check_reading(module: Any, network: Network, parts: Mapping[str, Any], shape
         except Exception as error:  # of each kind of failure another one
             raise UsageError(
                 f"PyTorch must train a copy of the module to check what was read, and {type(module).__name__} fails: "
-                f"{str(error).strip().partition(chr(10))[0]:.300}; check=False leaves the check out"
+                f"{str(error).strip().partition(chr(10))[0].rstrip('.'):.300}; check=False leaves the check out"
             ) from error
         wrong = [row for row in rows if not row["error"] <= row["limit"]]
         if {row["quantity"] for row in wrong} - {"results"}:  # those of a module may be used in part
@@ -319,6 +320,7 @@ def read_module(module: Any, example_input: Any, name: str, mask: int | None) ->
         with own_randomness(0):
             before = random.getstate(), str(np.random.get_state())
             module.train()  # perhaps the user's own
+            logging.disable()  # a failure is reported in one sentence, below
             exported = torch.export.export(Logits(module), (samples,), strict=False)
             drawn = before != (random.getstate(), str(np.random.get_state()))
         if drawn:
@@ -334,6 +336,7 @@ def read_module(module: Any, example_input: Any, name: str, mask: int | None) ->
             f"depend on the samples' values"
         ) from error
     finally:
+        logging.disable(logging.NOTSET)
         for part, was in training.items():
             part.training = was
         for parameter, was in learning.items():

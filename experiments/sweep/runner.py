@@ -233,7 +233,7 @@ class SweepRunner:
             held = max(1, int(schedule.budget_s / generation_s))
             schedule.say(
                 f"a generation {verb} {format_seconds(generation_s)}, a verdict needs {MIN_GENERATIONS} of them, the "
-                f"budget of {format_seconds(schedule.budget_s)} holds {held}; --budget {math.ceil(1.1 * needed_s)} is "
+                f"budget of {format_seconds(schedule.budget_s)} holds {held}; --budget {math.ceil(1.1 * needed_s)}s is "
                 f"enough"
             )
 

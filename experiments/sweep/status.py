@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ...cython_src.lowering.options import describe, plan_options
-from ..analysis.estimates import UNDECIDED, Estimates, verdict
+from ..analysis.estimates import MIN_GENERATIONS, UNDECIDED, Estimates, verdict
 from ..analysis.questions import questions
 from ..results.folder import LASTING_FAILURES, Results
 from ..results.rows import FailureRow, OfShard, RoundsRow, RunRow, SampleRow
@@ -125,8 +125,8 @@ def undecided(results: Results) -> set[str] | None:
     all.
 
     Those of the questions that are undecided or whose interval is wider than `NARROW`, the serial ones among them: a
-    decision alone may rest on the six generations that an interval needs at least, the widest there is. And those of
-    which all generations so far are left out.
+    decision alone may rest on the six generations that an interval needs at least, the widest there is. Those on fewer
+    threads until they have an interval, since curves show them. And those of which all generations are left out.
     """
     first = results.first_generation
     rows = [row for row in results.rows if not isinstance(row, OfShard) or row.repetition >= first]
@@ -142,6 +142,7 @@ def undecided(results: Results) -> set[str] | None:
     for plan in dict.fromkeys(point[:2] for point in times.points):
         here = [point[2:] for point in times.points if point[:2] == plan]
         serial = [each for each in here if each[0].is_serial]
+        widest = max(threads for _, threads in here)
 
         def fastest(contestants, plan=plan):
             return times.fastest([(*plan, *each) for each in contestants])[2:]
@@ -158,5 +159,7 @@ def undecided(results: Results) -> set[str] | None:
             if verdict(ratio) == UNDECIDED or ratio.half_width > NARROW:
                 near = times.contenders(others)
                 open_ones |= {ids[each] for each in (candidate, *near, *((*plan, *each) for each in serial))}
+        of_curves = ((*plan, *each) for each in here if each[1] < widest and not each[0].model.far_behind)
+        open_ones |= {ids[each] for each in of_curves if times.generations(each) < MIN_GENERATIONS}
     open_ones |= {ids[point] for point in ids if point not in times.points}  # of generations that are left out alone
     return open_ones if requested else None

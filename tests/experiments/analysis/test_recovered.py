@@ -11,13 +11,15 @@ from forktask.experiments.report.sections import build
 TIMES = {"serial": 1.6e-3, "forkjoin": 1.0e-3, "tasks": 0.95e-3, "taskiter": 0.9e-3}
 
 
-def sweep_of(times, threads=(1, 2)):
+def sweep_of(times, threads=(1, 2), repeats=12, scatter=1e-4):
     """A sweep in which all rounds of a model take its time, on two threads, and those on one thread the serial one."""
-    rows = synthetic_results.synthetic_rows(models=tuple(times), threads=threads, noise=0.0, repeats=12)
+    rows = synthetic_results.synthetic_rows(models=tuple(times), threads=threads, noise=0.0, repeats=repeats)
     for row in rows:
         if row["kind"] == "sample":
             wanted = times[row["model"]] if row["threads"] == 2 else times["serial"]
-            row["step_time_s"] = wanted * (1 + 1e-4 * (row["repetition"] % 3))
+            row["step_time_s"] = wanted * (
+                1 + scatter * (row["repetition"] % 3) * (row["model"] == "serial" or scatter < 1e-3)
+            )
     return synthetic_results.sweep_of(rows)
 
 
@@ -44,6 +46,14 @@ def test_the_first_sentence_says_it():
     assert printed.index(text) < printed.index("question")
     busy = sweep_of({**TIMES, "serial": 1.99e-3})
     assert recovered_text(busy, busy.plan_ids()[0]).endswith("nothing to gain, unless blocks themselves get faster.")
+
+
+def test_what_is_not_known_is_not_said():
+    """Check that no gain is said of an E without an interval, or with a wide one."""
+    few, wide = sweep_of(TIMES, repeats=4), sweep_of(TIMES, scatter=0.3)
+    assert recovered_text(few, few.plan_ids()[0]).endswith("is not known: that needs 6 generations.")
+    text = recovered_text(wide, wide.plan_ids()[0])
+    assert "can save" not in text and text.endswith("measure longer, or on a quiet machine.")
 
 
 @pytest.mark.parametrize("models", [("forkjoin", "taskiter"), ("serial", "taskiter")])

@@ -46,6 +46,10 @@ def graph(grain, length=64):
     for i in recorded.taskloop(length, grainsize=grain):
         recorded.task(double, reads=x[i], writes=y[i])
     return recorded
+
+class Module:
+    def named_parameters(self):
+        "As PyTorch's modules have."
 """
 SWEEP = """
 [grid]
@@ -109,6 +113,7 @@ def test_a_graph_of_ones_own_is_described_and_drawn(program, capsys):
     [
         ("nets.py:netwrok", "did you mean 'network'"),
         ("nets.py:no_network", "must return a Network, a UserGraph or a Plan, got int"),
+        ("nets.py:Module", "must make a network, got the PyTorch module Module; return forktask.from_torch"),
         ("nets.py:fails", "ZeroDivisionError: nothing to divide by (line 17 of"),
         ("nets.py:graph(grian=16)", "arguments of nets.py:graph are grain, length; got 'grian'; did you mean 'grain'?"),
         ("nets.py:graph", "missing a required argument: 'grain'"),

@@ -1,5 +1,7 @@
 """Which questions of a comparison are decided."""
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 from experiments.synthetic_results import synthetic_rows, typed
@@ -92,6 +94,16 @@ def test_a_form_that_is_far_behind_is_not_measured_until_that_is_certain(tmp_pat
     assert goes_on(1.6, 1.6, 1.6, forms=many[:3]), "among few each was asked for"
     assert goes_on(1.6, 1.6), "four rounds are too few"
     assert goes_on(1.6, 1.1, 1.6) and goes_on(1.1, 1.1, 1.1)
+
+
+def test_points_of_curves_have_an_interval():
+    """Check that what ran on fewer threads goes on until there are six generations of it, whatever is decided."""
+    for repeats, goes_on in ((3, True), (6, False)):
+        rows = synthetic_rows(models=("serial", "forkjoin", "taskiter"), noise=1e-6, repeats=20)
+        kept = [row for row in rows if row.get("threads") != 1 or row.get("repetition", 0) < repeats]
+        alone = {row["config_id"] for row in kept if row["kind"] == "sample" and row["threads"] == 1}
+        serial = {row["config_id"] for row in kept if row["kind"] == "sample" and row["model"] == "serial"}
+        assert bool(undecided(Results(Path(), typed(kept))) & (alone - serial)) == goes_on
 
 
 def test_many_forms_of_the_reference_come_last():
