@@ -179,7 +179,11 @@ def run_clock_test(
         result.takes.append(_take(order, groups, sides, allowed, [*before, *after]))
         before = after
         longest = max(longest, bench.now() - begun)
-        groups_of_takes = [GroupTurns(n, 0, take.rounds, take.turns) for n, take in enumerate(result.takes)]
+        groups_of_takes = [
+            GroupTurns(n, 0, take.rounds, take.turns)
+            for n, take in enumerate(result.takes)
+            if alike or not is_loaded(take.rounds)
+        ]
         result.quiet = quiet_times(groups_of_takes, leave_out)
         result.ratio = ratio_of(result.quiet, result.takes if per_capacity else ())
         above = (alike and is_far_off(result.takes, limit)) or exceeds(result.ratio, limit)
@@ -227,6 +231,11 @@ def ratio_of(quiet: QuietTimes, takes: Sequence[Take] = ()) -> Estimate:
 def _reason(result: ClockResult) -> str:
     """Why a test found no end, and what would help."""
     ratio = result.ratio
+    if not ratio.count and result.takes:
+        return (
+            f"after {plural(len(result.takes), 'generation')} in {result.elapsed_s:.0f} s, in all of which threads "
+            f"waited for a CPU most of the time: an efficiency is not judged beside such load; measure without it"
+        )
     if ratio.known and not ratio.enough:
         more = f"{plural(ratio.rounds or 0, 'undisturbed round')}, a verdict needs {ratio.needed}"
     elif (further := generations_to_go(ratio, result.limit)) is None:

@@ -24,6 +24,7 @@ from . import clock, exact, model
 from .bench import Bench, Side
 from .null import run_null
 
+MOST_EFFICIENT = 2.0  # above this a part of 1 was written in per cent
 MARKED = {
     "models": Sequence[str],
     "threads": Sequence[Number],
@@ -194,6 +195,8 @@ class Timed:
         """Claim the efficiency of a model; `models`: it, and the one that runs on one thread."""
         threads = self._threads(threads)
         _check_limit("at_least", at_least)
+        if at_least > MOST_EFFICIENT:
+            raise UsageError(f"at_least must be a part of 1, got {at_least!r}; write 0.6 for 60 %")
         sides = (self._side(models[0], threads), self._side(models[1], 1))
         self._claim(f"efficiency of {name} on {threads}", sides, 1 / at_least, f"at least {at_least:g}", True)
 

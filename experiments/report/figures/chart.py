@@ -255,8 +255,8 @@ def _complete(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def _wrapped(text: str, width: int) -> str:
-    """Return a text in lines of so many letters; a longer word stays whole."""
-    return textwrap.fill(text, width, break_long_words=False, break_on_hyphens=False)
+    """Return a text in lines of `width` letters, of eight at least; a longer word stays whole."""
+    return textwrap.fill(text, max(8, width), break_long_words=False, break_on_hyphens=False)
 
 
 def row_list(rows: pd.DataFrame) -> list[tuple[str, str]]:

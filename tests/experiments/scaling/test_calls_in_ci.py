@@ -115,6 +115,7 @@ def test_what_is_far_off_fails_however_busy_the_machine(pytester, machine, slown
         ("scaling.function(solver.wait).assert_ratio(3, at_most=1)", "must stand at the top level of a module"),
         ("scaling.function(solver.wait).assert_ratio(solver.slow, at_most=0)", "at_most must be a positive number"),
         ("scaling.function(solver.wait).assert_efficiency(at_least=0.5, threads=0)", "threads must be a whole number"),
+        ("scaling.function(solver.wait).assert_efficiency(at_least=60)", "part of 1, got 60; write 0.6 for 60 %"),
     ],
 )
 def test_bad_use_is_one_sentence(pytester, machine, body, message):

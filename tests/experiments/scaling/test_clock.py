@@ -254,6 +254,21 @@ def test_efficiency_is_relative_to_the_capacity():
         assert run(machine, limit=1 / 0.9, sides=sides, per_capacity=True).verdict == verdict
 
 
+def test_efficiency_is_not_judged_beside_load():
+    """Check that generations in which threads waited for a CPU decide nothing, however low the efficiency is there, and
+    that others do."""
+    sides = (Side("forkjoin", 2, PLAN), Side("serial", 1, PLAN))
+    machine = FakeMachine({"forkjoin": 5.0, "serial": 1.0}, noise=0.01)
+    machine.disturbance = lambda generation, number: {**QUIET, "pressure_us": 700_000}
+    result = run(machine, limit=1 / 0.6, sides=sides)
+    assert result.verdict == INCONCLUSIVE and "is not judged beside such load; measure without it" in result.reason
+    machine = FakeMachine({"forkjoin": 5.0, "serial": 1.0}, noise=0.01)
+    machine.disturbance = lambda generation, number: {**QUIET, "pressure_us": 700_000 * (generation < 6)}
+    result = run(machine, limit=1 / 0.6, sides=sides)
+    loaded = sum(take.rounds.pressure_us[0] > 0 for take in result.takes)
+    assert result.verdict == FAIL and result.ratio.count == len(result.takes) - loaded < len(result.takes)
+
+
 def test_other_results_are_an_error():
     """Check that no ratio is given between models that computed something else."""
     machine = FakeMachine({"taskiter": 1.0, "forkjoin": 1.0})
