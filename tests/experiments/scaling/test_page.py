@@ -24,6 +24,9 @@ def test_the_first_test_of_the_page(pytester, monkeypatch):
     monkeypatch.delenv("GITHUB_STEP_SUMMARY", raising=False)
     for text in blocks("py"):
         (pytester.path / re.match(r"# (\w+\.py)\n", text)[1]).write_text(text)
+    for name in ("solver_old", "solver_new"):
+        (pytester.path / name).write_text("#!/bin/sh\n")
+        (pytester.path / name).chmod(0o755)
     pytester.makeini("[pytest]\npythonpath = .\n")
     (commands,) = blocks("sh")
     update = shlex.split(commands.splitlines()[0])
@@ -31,7 +34,7 @@ def test_the_first_test_of_the_page(pytester, monkeypatch):
     pytester.inline_run(*QUICK, *update[3:])
     assert (pytester.path / "scaling_baseline.json").exists()
     result = pytester.runpytest_inprocess(*QUICK, "-m", "scaling", "--scaling-budget=0")
-    result.assert_outcomes(passed=4)
+    result.assert_outcomes(passed=5)
     coarser = (pytester.path / "test_scaling.py").read_text().replace("grain=16", "grain=48")
     (pytester.path / "test_scaling.py").write_text(coarser)
     result = pytester.runpytest_inprocess(*QUICK, "-m", "scaling", "-k", "means")
@@ -39,13 +42,15 @@ def test_the_first_test_of_the_page(pytester, monkeypatch):
 
 
 def test_options_in_the_workflow_exist(pytester):
-    """Check that the steps of the workflow call pytest and the gate with options that they have."""
-    (workflow,) = blocks("yaml")
-    steps = re.findall(r"- run: (.*)", workflow)
+    """Check that the steps of the workflows call pytest and the gate with options that they have."""
+    folded = re.compile(r"run: >\n((?: {10}.*\n)+)")
+    workflows = folded.sub(lambda lines: f"run: {' '.join(lines[1].split())}\n", "\n".join(blocks("yaml")))
+    steps = re.findall(r"- run: (.*)", workflows)
     gates = [shlex.split(step)[1:] for step in steps if step.startswith("forktask ")]
-    assert [make_parser().parse_args(words).command for words in gates] == ["gate"]
-    (test,) = [shlex.split(step)[3:] for step in steps if "pytest -m" in step]
+    assert [make_parser().parse_args(words).command for words in gates] == ["gate", "gate"]
+    test, of_program = (shlex.split(step)[3:] for step in steps if "pytest -m" in step)
     assert pytester.parseconfig(*QUICK, *test).getoption("scaling_jsonl") == "scaling.jsonl"
+    assert pytester.parseconfig(*QUICK, *of_program).getoption("scaling_on_inconclusive") == "fail"
 
 
 def test_options_on_the_page_exist(pytester):
