@@ -3,14 +3,13 @@
  *
  * The library can start once in a process: a thread of ours starts it, sleeps as its main task, and ends it when the
  * process exits. Its workers, one on each CPU that this thread may use, wait between runs. */
-#include "outside.h"
+#include "outside_wait.h"
 
 #include <fcntl.h>
 #include <nodes.h>
 #include <nosv.h>
 #include <nosv/hwinfo.h>
 #include <pthread.h>
-#include <semaphore.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/mman.h>
@@ -20,7 +19,6 @@
 #define WINDOW 4096
 /* Tasks executed by one taskiter, which has no early end: after a stop its tasks still run empty, for under a second. */
 #define TASKS_PER_ITER (1 << 20)
-#define SIGNALS_NS     20000000
 
 typedef struct Session {
     OutsideRun *run;
@@ -183,17 +181,9 @@ static int run_all(void *session)
 {
     Session *s = session;
     nanos6_spawn_function(run_session, s, session_done, s, "run");
-    for (;;) {
-        struct timespec until;
-        clock_gettime(CLOCK_REALTIME, &until);
-        until.tv_nsec += SIGNALS_NS;
-        until.tv_sec += until.tv_nsec / 1000000000;
-        until.tv_nsec %= 1000000000;
-        if (sem_timedwait(&s->done, &until) == 0)
-            return 0;
-        if (s->run->poll.check != NULL && s->run->poll.check(s->run->poll.context))
-            forktask_stop(s->run);
-    }
+    while (!was_posted(s->run, &s->done))
+        ;
+    return 0;
 }
 
 static pthread_t starter;

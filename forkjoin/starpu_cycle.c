@@ -4,14 +4,11 @@
  * replay. Those in the next replay wait for a second tag of the node, which the node itself notifies unless its replay
  * is the run's last; at the beginning of a run all second tags are notified. So replays overlap as far as dependences
  * let them, and between runs every node waits. */
+#include "outside_wait.h"
 #include "starpu_sessions.h"
 
 #include <sched.h>
-#include <semaphore.h>
 #include <stdlib.h>
-#include <time.h>
-
-#define LOOKS_FOR_SIGNALS_NS 20000000
 
 typedef struct Session Session;
 
@@ -92,8 +89,10 @@ static int submit_all(Session *s)
         task->destroy = 0;
         task->regenerate = 1;
         const int error = -starpu_task_submit(task);
-        if (error)
+        if (error) {
+            starpu_task_destroy(task);
             return error;
+        }
     }
     return 0;
 }
@@ -120,6 +119,8 @@ static void *prepare(OutsideRun *run, int *error)
         declare_dependences(s, offsets, next, waits);
         *error = submit_all(s);
         end_run();
+        if (*error)
+            end_session();
     }
     free(offsets);
     free(next);
@@ -164,17 +165,9 @@ static int run_all(void *session)
         return 0;
     begin_run();
     start_nodes(s);
-    for (;;) {
-        struct timespec until;
-        clock_gettime(CLOCK_REALTIME, &until);
-        until.tv_nsec += LOOKS_FOR_SIGNALS_NS;
-        until.tv_sec += until.tv_nsec / 1000000000;
-        until.tv_nsec %= 1000000000;
-        if (sem_timedwait(&s->ended, &until) == 0)
-            break;
-        if (forktask_poll_waiting(s->run))
+    while (!was_posted(s->run, &s->ended))
+        if (forktask_stopped(s->run))
             end_early(s);
-    }
     end_run();
     return 0;
 }

@@ -428,8 +428,12 @@ def multiplying() -> tuple[str, ...]:
 
 
 @cache
+def _texts() -> dict[str, str]:
+    return {file: (SOURCE_FOLDER / file).read_text() for file in SOURCE_FILES}
+
+
+@cache
 def file_of(symbol: str) -> str:
     """The source file of a CUDA function; forms by the size of a tile (`<name>_<size>`) are instances of a macro."""
-    texts = {file: (SOURCE_FOLDER / file).read_text() for file in SOURCE_FILES}
     heads = f"KERNEL({symbol})", f"KERNEL_OF({symbol},", f"KERNEL_OF({symbol.rpartition('_')[0]}_##"
-    return next(file for head in heads for file, text in texts.items() if head in text)
+    return next(file for head in heads for file, text in _texts().items() if head in text)

@@ -218,7 +218,7 @@ def drawn(chart: Chart, column: str = "double", title: bool = True, ax: Any = No
     ends = _ends(chart.panels) if chart.same_scale else None
     for number, (axis, panel) in enumerate(zip(axes, chart.panels, strict=True)):
         if panel.title:
-            panel_title(axis, _wrapped(panel.title, max(8, int(room / 0.065) - 4)))
+            panel_title(axis, _wrapped(panel.title, int(room / 0.065) - 4))
         if panel.paint:
             panel.paint(axis, column)
             continue
