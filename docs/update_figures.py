@@ -83,7 +83,6 @@ FIGURES = {
     README_RESULTS: (),
     "when": ("when",),
     "blocks_of_images": ("handover", "turns"),
-    **dict.fromkeys((f"large_{name}" for name in ("resnet18", "mobilenet_v2", "gpt2_small", "gpt2", "mobilebert")), ()),
     "gpt2_ladder": (),
     "gpt2_batch_subsize": ("granularity",),
     "gpt2_shapes": ("bound", "roofline"),
@@ -386,10 +385,11 @@ def between_marks(text: str, mark: str, content: str) -> str:
 
 
 def blocks_of(sweep: Sweep) -> dict[str, tuple[str, str]]:
-    """Return the plans of the README from large to small blocks: id, and its blocks in words."""
+    """Return the plans of the README from large to small blocks: id, and its option and blocks in words."""
     plans = sorted(sweep.plan_ids(), key=lambda plan_id: sweep.plans[plan_id].num_tasks)
     texts = [
-        f"{sweep.plans[plan_id].num_tasks}, {time(sweep.times.time(Point(plan_id, SERIAL, 1)).value)}"
+        f"(`{sweep.named[plan_id]['granularity']}`) {sweep.plans[plan_id].num_tasks}, "
+        f"{time(sweep.times.time(Point(plan_id, SERIAL, 1)).value)}"
         for plan_id in plans
     ]
     return dict(zip(("large", "default", "small"), zip(plans, texts, strict=True), strict=True))
@@ -434,10 +434,11 @@ def study_pages(texts: dict[Path, str]) -> dict[Path, str]:
         for page, text in texts.items():
             if f"<!-- {name} -->" in text:
                 texts[page] = between_marks(text, name, study_results(folder))
-    return {
-        page: between_marks(text, "grain", grain_text()) if "<!-- grain -->" in text else text
-        for page, text in texts.items()
-    }
+    for name, content in (("grain", grain_text), ("large", large_text)):
+        for page, text in texts.items():
+            if f"<!-- {name} -->" in text:
+                texts[page] = between_marks(text, name, content())
+    return texts
 
 
 def grains() -> Iterator[dict]:
@@ -467,6 +468,29 @@ def grain_text() -> str:
         Column("points, studies", lambda r: f"{r['points']}, {r['folders']}", True),
         Column("median excess over the floor", lambda r: percent(r["excess"].median()), True),
         Column("quartiles", lambda r: " to ".join(percent(r["excess"].quantile(q)) for q in (0.25, 0.75)), True),
+    )
+    return "\n".join([*markdown_table(columns, rows), ""])
+
+
+def large_text() -> str:
+    """Return the table of sessions in which large networks were measured: by network, then by time."""
+    rows = []
+    for path in RESULTS.glob(f"*/large_*/{SAMPLES}"):
+        sweep = load(path.parent)
+        points = {row["model"]: row for row in speed_table(sweep).to_dict("records")}
+        taskiter = points[TASKITER]
+        step_s = points[taskiter["reference"]]["time_s"]
+        place, run = path.relative_to(ROOT), sweep.run
+        rows.append({**taskiter, "count": len(points), "step_s": step_s, "run": run, "place": place})
+    shortest = {row["network"]: row["step_s"] for row in sorted(rows, key=lambda row: -row["step_s"])}
+    rows.sort(key=lambda row: (shortest[row["network"]], row["run"].created))
+    columns = (
+        Column("network", lambda row: f"`{row['network']}`"),
+        Column("session", lambda row: f"[{row['run'].created[:16].replace('T', ' ')}](../../{row['place']})"),
+        Column("contestants", lambda row: str(row["count"]), True),
+        Column("fork-join", lambda row: time(row["step_s"]), True),
+        Column("`taskiter` / fork-join", ratio_text),
+        Column("rounds, generations", lambda row: f"{row['rounds']}, {row['generations']}", True),
     )
     return "\n".join([*markdown_table(columns, rows), ""])
 

@@ -401,7 +401,8 @@ def disturbance_warnings(sweep: Sweep) -> list[str]:
         if (handovers := sorted(own.values()))[-1] > MOVED_TIMES * handovers[0]:
             sentences.append(
                 f"A hand-over through a cache line took {format_time(handovers[0])} to {format_time(handovers[-1])}, "
-                f"depending on the generation: too many differ for one state to be the usual one, so that all stay."
+                f"depending on the generation. No distance of the CPUs is the usual one, so that no generation is left "
+                f"out."
             )
     if sweep.disturbed_points:
         named = "; ".join(_points_text(sweep, *each) for each in groupby(sorted(sweep.disturbed_points), itemgetter(0)))

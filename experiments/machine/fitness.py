@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from ...cython_src.typed_text import format_bytes
 from ..tables.numbers import plural
@@ -37,6 +37,15 @@ def verdict(environment: dict, machine: dict) -> dict:
     result.sort(key=lambda reason: -LEVELS.index(reason[0]))
     reasons = [dict(zip(("level", "reason", "remedy"), reason, strict=True)) for reason in result]
     return {"level": result[0][0] if result else FIT, "reasons": reasons}
+
+
+def verdict_text(judgement: Mapping) -> str:
+    """Return a verdict in a sentence, with its worst reason and the remedy."""
+    text, reasons = f"this machine is {judgement['level']} for measuring", judgement["reasons"]
+    if not reasons:
+        return text
+    others = f" ({plural(len(reasons) - 1, 'reason')} more: forktask info)" if len(reasons) > 1 else ""
+    return f"{text}: {reasons[0]['reason']}; {reasons[0]['remedy']}{others}"
 
 
 def _of_cpus(environment: dict) -> Iterator[Reason]:

@@ -5,11 +5,15 @@ from __future__ import annotations
 import contextlib
 import copy
 import functools
+import io
 import logging
 import math
 import random
+import sys
+import traceback
 from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -321,7 +325,8 @@ def read_module(module: Any, example_input: Any, name: str, mask: int | None) ->
             before = random.getstate(), str(np.random.get_state())
             module.train()  # perhaps the user's own
             logging.disable()  # a failure is reported in one sentence, below
-            exported = torch.export.export(Logits(module), (samples,), strict=False)
+            with contextlib.redirect_stderr(io.StringIO()):  # where PyTorch prints a graph
+                exported = torch.export.export(Logits(module), (samples,), strict=False)
             drawn = before != (random.getstate(), str(np.random.get_state()))
         if drawn:
             raise UsageError(
@@ -331,7 +336,7 @@ def read_module(module: Any, example_input: Any, name: str, mask: int | None) ->
         raise
     except Exception as error:  # of each kind of failure another one
         raise UsageError(
-            f"torch.export must trace a module before it can be read, and {type(module).__name__} fails: "
+            f"torch.export must trace a module before it can be read, and {_place(error, module)} fails: "
             f"{str(error).strip().partition(chr(10))[0]:.300}; check the shape of example_input, and let no operation "
             f"depend on the samples' values"
         ) from error
@@ -343,6 +348,19 @@ def read_module(module: Any, example_input: Any, name: str, mask: int | None) ->
             parameter.requires_grad_(was)
     reader = Reader(module, exported, samples)
     return reader.read(name or type(module).__name__, mask), reader.weights
+
+
+def _place(error: Exception, module: Any) -> str:
+    """Return the innermost layer of a module that was at work when an error was raised, with the last line of
+    code that is the user's."""
+    inner = (str(Path(sys.modules["torch"].__file__ or "").parent), str(Path(__file__).parent), "<")
+    layers = {id(part): f"{path!r} ({type(part).__name__})" for path, part in module.named_modules() if path}
+    layer, line = type(module).__name__, ""
+    for frame, number in traceback.walk_tb(error.__traceback__):
+        layer = layers.get(id(frame.f_locals.get("self")), layer)
+        if not frame.f_code.co_filename.startswith(inner):
+            line = f", {Path(frame.f_code.co_filename).name}:{number},"
+    return layer + line
 
 
 def gathered(parts: Mapping[str, Any], tensors: Mapping[str, Any]) -> Weights:

@@ -37,12 +37,12 @@ AGAINST_JOIN = (*ratio_columns("time / fork-join"), VERDICT)
 
 ANSWER = (
     text_column("question"),
-    text_column("verdict", "answer"),
+    text_column("verdict"),
     Column("ratio", lambda r: number(r["ratio"], 3), True),
     text_column("amount", "by how much"),
     Column("times", lambda r: _two_times(r["time_s"], r["reference_s"]), True),
     percent_column("apart", "sessions apart", 1),
-    ROUNDS._replace(heading="rounds, gen., sessions"),  # fits a terminal
+    ROUNDS._replace(heading="rounds, gen., sess."),  # fits a terminal
 )
 SPEED = (
     *POINT,

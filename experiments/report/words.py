@@ -30,7 +30,7 @@ DEFINITIONS = {
     "efficiency, eff.": "Speedup over threads; models of a GPU have none.",
     "time / fork-join": "Over the better fork-join form of the same plan and threads; again (A/A): over the same "
     "model. Below 1 is faster.",
-    "answer, verdict, by how much": "faster, slower: the whole 95% interval of the ratio of times lies below, above "
+    "verdict, by how much": "faster, slower: the whole 95% interval of the ratio of times lies below, above "
     f"1; by less than {EQUIVALENCE_BAND:.0%}: it also stays within {EQUIVALENCE_BAND:.0%} of 1; by how much: this "
     f"interval, in per cent of the other's time. same: it contains 1 and stays within {EQUIVALENCE_BAND:.0%} of it. "
     f"undecided: otherwise, and with fewer than {MIN_GENERATIONS} generations, fewer than {LEAST_ROUNDS} undisturbed "
@@ -74,7 +74,7 @@ OF_CALLS = {
     "efficiency, eff.": "",
     "time / reference": "On the same number of threads. Below 1 is faster.",
     "CPUs busy": "CPU time over wall time.",
-    **dict.fromkeys(("answer, verdict, by how much", "rounds, generations, sessions", "95% interval"), ""),
+    **dict.fromkeys(("verdict, by how much", "rounds, generations, sessions", "95% interval"), ""),
     "in this session, over 5 sessions; sessions apart": "",
 }
 MOST_BY_ORDER = 1.25  # fork-join's bound over that of tasks, beyond which a graph's order of recording is named

@@ -18,6 +18,7 @@ import msgspec
 
 from ..analysis.agreement import disagreement, first_disagreement, unlike
 from ..machine.environment import described_environment
+from ..machine.fitness import verdict, verdict_text
 from ..machine.limits import measure_capacity, measure_machine
 from ..machine.topology import available_cpus
 from ..plan_check.checking import check_plans
@@ -45,6 +46,7 @@ from ..sampling.hogs import hogs_running, measure_capacity_beside
 from ..subjects.calls import label, try_programs
 from ..subjects.models import ModelSpec
 from ..tables.numbers import plural
+from ..tables.progress import say
 from .configuration import Configuration, GridPoint, Shard
 from .expected import plan_row
 
@@ -174,7 +176,9 @@ class Site:
         if self._means.machine_row:
             return self._means.machine_row()
         measure = self.configuration.measure
-        row = measure_machine(self.environment["environment"], order=self._any_order)
+        environment = self.environment["environment"]
+        row = measure_machine(environment, order=self._any_order)
+        say(verdict_text(verdict(environment, row)))
         result: dict[str, dict[str, float]] = {}
         for threads, hogs in sorted({(point.threads, point.interference) for point in self._points.values()}):
             if hogs:

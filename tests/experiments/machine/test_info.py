@@ -145,6 +145,10 @@ def test_the_worst_reason_decides_and_comes_first():
     judgement = fitness.verdict(make_environment(frequency__governor="powersave", quota_cpus=1.0), make_machine())
     assert [r["level"] for r in judgement["reasons"]] == ["not fit", "fit with reservations"]
     assert judgement["level"] == "not fit"
+    text = fitness.verdict_text(judgement)
+    assert text.startswith("this machine is not fit for measuring: the container") and text.endswith(
+        "(1 reason more: forktask info)"
+    )
 
 
 def test_the_command_prints_json_and_a_page(capsys):

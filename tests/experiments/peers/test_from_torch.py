@@ -215,7 +215,11 @@ REFUSED = {
     "scale": (Calls(lambda x: x * 2), "mul in Calls: no activation that exists has its values"),
     "control": (
         Calls(lambda x: x if x.sum() > 0 else -x),
-        "torch.export must trace a module before it can be read, and Calls",
+        "torch.export must trace a module before it can be read, and Calls, test_from_torch.py:",
+    ),
+    "shape": (
+        nn.Sequential(nn.Flatten(), nn.Sequential(nn.Linear(12, 5))),
+        "before it can be read, and '1.0' (Linear) fails: ",
     ),
 }
 

@@ -297,7 +297,7 @@ def test_tables_say_what_an_undecided_ratio_lacks():
         assert {VERDICT.text(row) for row in table.to_dict("records")} <= {"", "undecided (3 of 6 generations)"}
     text = render_text(sections.build(few))
     assert not re.search(r"undecided(?! \(3 of 6 generations\)| +\d)", text.partition("One-time costs")[0])
-    assert "rounds, gen., sessions" in (shown := render_answers(sections.build(few))) and "6, 3, 1" in shown
+    assert "rounds, gen., sess." in (shown := render_answers(sections.build(few))) and "6, 3, 1" in shown
     point = (few.plan_ids()[0], parse_model("taskiter"), 2)
     wide, loud = Estimate(1.0, 0.9, 1.1, 9, 18, 12), Estimate(0.8, 0.7, 0.9, 9, 8, 12)
     lacks = [verdict_columns(few, ratio, point)["lacks"] for ratio in (wide, loud)]
