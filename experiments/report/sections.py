@@ -143,7 +143,8 @@ def section(title: str, *tables: Table, about: Sequence[str] = (), **parts: Any)
 def judged_table(sweep: Sweep, table: Table) -> Table:
     """Return a table whose verdicts say for what they hold; one of points with a column, and an entry of each row, that
     says which may be used."""
-    named = [c._replace(heading=f"{c.heading} {scope(sweep)}") if c.heading == JUDGING else c for c in table.columns]
+    scoped = {JUDGING: f"{JUDGING} {scope(sweep)}"} if table.name != NO_ANSWERS.name else {}
+    named = [c._replace(heading=scoped.get(c.heading, c.heading)) for c in table.columns]
     if not all({"plan_id", "model", "threads"} <= row.keys() for row in table.rows):
         return replace(table, columns=named)
     rows = [{"usable": row_is_usable(sweep, row), **row} for row in table.rows]
