@@ -238,8 +238,8 @@ def test_a_comparison_has_table_samples_figures_and_report(comparison):
     assert again.figure(plan=plan[:4]) and again.caption(plan=plan[:4]) == again.caption()
     with pytest.raises(ft.UsageError, match="plan must begin"):
         again.figure(plan="zz")
-    with pytest.raises(ft.UsageError, match="overlay needs"):
-        again.caption("overlay")
+    with pytest.raises(ft.UsageError, match="factorial needs"):
+        again.caption("factorial")
 
 
 def test_without_a_serial_run_another_figure_is_the_default(tmp_path):

@@ -237,7 +237,7 @@ def _sections_of_plan(sweep: Sweep, plan_id: str) -> Iterator[Section]:
     speeds = table("speed", columns.SPEED, speed_rows(sweep, plan_id))
     yield part("Every model and number of threads", speeds, figures=("turns", "handover"))
     if plan_id in leading_plans(sweep):
-        over = ("batch", "run_time_over_batch", "memory", "granularity", "overlay", "options", "bound")
+        over = ("batch", "granularity", "options", "bound")
         yield part("Over a property of the plan", figures=over)
     rungs = ladder_rows(sweep, plan_id)
     title = f"The ladder from fork-join to tasks, {rungs[0]['threads']} threads" if rungs else ""

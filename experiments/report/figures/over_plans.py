@@ -1,12 +1,10 @@
-"""Figures over properties of a plan: `batch`, `granularity`, `options`, `overlay`, and `memory` over the batch;
-`run_time` and `run_time_over_batch` of a step and of its phases, wall and busy times in one panel."""
+"""Figures over properties of a plan: `batch`, `granularity`, `options`, and `calls` over an argument; `run_time` of a
+step and of its phases over threads, wall and busy times in one panel."""
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -14,39 +12,24 @@ import pandas as pd
 from matplotlib.lines import Line2D
 
 from ....cython_src.plan.model import PHASES
-from ....cython_src.typed_text import format_bytes
 from ...analysis.accounting import BUSY, phase_table, phases_of
-from ...analysis.comparisons import PER, axis_table, plans_by_value
-from ...analysis.costs import LIBRARIES, memory_table
+from ...analysis.comparisons import PER, axis_table
 from ...analysis.estimates import EQUIVALENCE_BAND
-from ...analysis.limits import BOUND_NAMES, BOUNDS, bound_of, bound_table
-from ...analysis.names import GRANULARITY, INTERFERENCE, NETWORK, axis_label, model_label, model_rank, value_text
+from ...analysis.limits import BOUNDS, bound_table
+from ...analysis.names import GRANULARITY, axis_label, value_text
 from ...analysis.speeds import on_most_threads, speed_table
 from ...analysis.sweep import Sweep
 from ...subjects.calls import is_calls
-from ...subjects.memory import parse_bytes
 from ...subjects.models import SERIAL, ModelSpec
 from ...tables.numbers import plural
 from ..words import blocks_text, plan_facts, samples_word
-from .chart import Chart, Lacking, Panel, figure, over_threads, reference_rows, thread_axis, value_rows
+from .chart import Chart, Lacking, Panel, figure, over_threads, value_rows
 from .speedup import bound_lines, ratio_rows
-from .style import COLORS, GREY, LINES, ModelStyle, model_styles
+from .style import GREY, ModelStyle, model_styles
 
 ENDS = ("", "_low", "_high")
 MAX_AXES = 3  # of `options`
 ELSEWHERE = ("batch", GRANULARITY)  # axes that have figures of their own
-# Axes of `overlay` in order: granularity, another option, one that changes the work.
-RANK = {GRANULARITY: -1, "phase": 1, "sequence": 2, "batch": 3}
-MAX_MODELS, FEWEST_COUNTS, MARKS = 3, 3, "osD^vPX*"  # of `overlay`
-PLANNED, UNFIT = "planned", "not run"
-MACHINE, ALLOWED = "the machine's memory", "the run's limit"
-RED, NEAR = "#c03030", 8  # a limit farther above what was measured is written next to the axis
-LOOKS = {
-    PLANNED: ModelStyle(GREY, "", "--"),
-    UNFIT: ModelStyle(GREY, "X", "none"),
-    MACHINE: ModelStyle(RED, "", "-"),
-    ALLOWED: ModelStyle(RED, "", ":"),
-}
 
 
 def rows_on_most_threads(sweep: Sweep, plan_ids: Sequence[str]) -> tuple[pd.DataFrame, int]:
@@ -116,22 +99,12 @@ def where_text(models: Sequence[ModelSpec], widest: int) -> str:
     return f"{threads}, and on a GPU" if gpu else threads
 
 
-def over_batches(sweep: Sweep, plan_id: str) -> dict[str, int]:
-    """Return the batches of the plans that differ in it alone; raise `Lacking` where there is only one."""
-    if len(plans := sweep.siblings(plan_id, "batch")) < 2:
-        raise Lacking("a figure over batches needs at least two of them, got one; run a sweep with several batches")
-    return {plan: sweep.plans[plan].batch for plan in plans}
-
-
-def asked_batches(sweep: Sweep, plan_id: str) -> list[int]:
-    """Return the batches that were asked for."""
-    return [sweep.plans[plan].batch for plan in sweep.siblings(plan_id, "batch", requested=True)]
-
-
 @figure(3, "network")
 def batch(sweep: Sweep, plan_id: str) -> Chart:
     """Return images or tokens per second and the ratio to fork-join over the batch."""
-    batches, word = over_batches(sweep, plan_id), samples_word(sweep, plan_id)
+    if len(plans := sweep.siblings(plan_id, "batch")) < 2:
+        raise Lacking("a figure over batches needs at least two of them, got one; run a sweep with several batches")
+    batches, word = {plan: sweep.plans[plan].batch for plan in plans}, samples_word(sweep, plan_id)
     # What throughput counts, and how many of them a sample has.
     counted, each = ("tokens", sweep.records[plan_id]["sequence"]) if word == "sequences" else (word, 1)
     table, _ = rows_on_most_threads(sweep, list(batches))
@@ -146,7 +119,7 @@ def batch(sweep: Sweep, plan_id: str) -> Chart:
         "throughput",
         f"{counted.capitalize()} per second over the batch.",
         [sweep.problem_name(plan_id, "batch")],
-        asked_batches(sweep, plan_id),
+        [sweep.plans[plan].batch for plan in sweep.siblings(plan_id, "batch", requested=True)],
     )
 
 
@@ -230,124 +203,14 @@ def calls(sweep: Sweep, plan_id: str) -> Chart:
     return Chart(panels, facts, model_styles(sweep.samples["model"]), axis_label(x), **look)
 
 
-@figure(4.5, "network")
-def overlay(sweep: Sweep, plan_id: str) -> Chart:
-    """Return times over threads: a panel for each model in its fastest form, fork-join and the fastest others, and a
-    line for each value of an option."""
-    swept = [a for a in sweep.axes if a not in (NETWORK, INTERFERENCE) and len(sweep.siblings(plan_id, a)) > 1]
-    axis = min(swept, key=lambda axis: RANK.get(axis, 0), default="")
-    plans = plans_by_value(sweep, sweep.siblings(plan_id, axis), axis) if axis else {}
-    table = speed_table(sweep)
-    other = table["model"].map(lambda m: bool(m.is_serial or m.is_gpu or m.is_peer or m.again)).astype(bool)
-    table = table[table["plan_id"].isin(plans.values()) & ~other]
-    counts = sorted({*table["threads"]})
-    if len(counts) < FEWEST_COUNTS:
-        raise Lacking(
-            f"an overlay needs at least two values of an option, and a model of the processor besides serial on "
-            f"{FEWEST_COUNTS} numbers of threads, got fewer; `granularity` and `options` show values on most threads"
-        )
-    fastest: dict[str, ModelSpec] = {}
-    for model in table[table["threads"] == counts[-1]].sort_values("time_s")["model"]:
-        fastest.setdefault(model.name, model)
-    models = sorted(fastest.values(), key=lambda model: model.name != "forkjoin")[:MAX_MODELS]
-    panels, limits, styles, names = [], bound_table(sweep), {}, {}
-    for number, (value, plan) in enumerate(plans.items()):
-        color, mark, line = (looks[number % len(looks)] for looks in (COLORS, MARKS, LINES))
-        styles |= {plan: ModelStyle(color, mark, line), f"bound of {plan}": ModelStyle(color, "", (0, (1, 2)))}
-        names |= {plan: f"{value_text(value)} ({sweep.plans[plan].num_tasks} tasks)", f"bound of {plan}": ""}
-    for model in sorted(models, key=model_rank):
-        own, bounds = table[table["model"] == model], limits[limits["plan_id"].isin(plans.values())]
-        rows = [
-            value_rows(own.assign(model=own["plan_id"]), "time_s", scale=1e3),
-            value_rows(bounds.assign(model="bound of " + bounds["plan_id"]), f"{bound_of(model)}_s", scale=1e3),
-        ]
-        panels.append(Panel(pd.concat(rows), "time per step (ms)", model_label(model)))
-    held = ", ".join(dict.fromkeys(BOUND_NAMES[bound_of(model)] for model in models))
-    caption = (
-        f"Time of a step with each value of {axis_label(axis)} over threads; a panel for each model, in its fastest "
-        f"form. Bars and bands: 95 % intervals. Dotted: the bound of the panel's model ({held})."
-    )
-    label, marks = thread_axis(sweep, counts)
-    look = {"places": sweep.asked_threads(plan_id), "marks": marks, "same_scale": True, "caption": [caption]}
-    return Chart(panels, [sweep.problem_name(plan_id, axis)], styles, label, names, **look)
-
-
-def memory_by_batch(sweep: Sweep, plan_id: str) -> tuple[dict[ModelSpec, dict[int, float]], dict[int, float]]:
-    """Return peaks (bytes by model and batch, on most threads and of the serial run) and planned memory (bytes by
-    batch, of refused plans too: buffers, task graph, and what is resident before)."""
-    table, planned = memory_table(sweep), {}
-    for plan in sweep.siblings(plan_id, "batch", requested=True):
-        measured = table.loc[table["plan_id"] == plan, "planned_bytes"]
-        refused = sum(sweep.plans[plan].memory_bytes.values()) + table[LIBRARIES].median()
-        planned[sweep.plans[plan].batch] = float(measured.max() if len(measured) else refused)
-    own = table[table["plan_id"].isin(sweep.siblings(plan_id, "batch"))]
-    own = own[(own["model"] == SERIAL) | own.index.isin(on_most_threads(own)[0].index)]
-    peaks: dict[ModelSpec, dict[int, float]] = {model: {} for model in sorted(own["model"].unique(), key=model_rank)}
-    for row in own.to_dict("records"):
-        peaks[row["model"]][sweep.plans[row["plan_id"]].batch] = row["peak_bytes"]
-    return peaks, dict(sorted(planned.items()))
-
-
-@figure(3.1, "network")
-def memory(sweep: Sweep, plan_id: str) -> Chart:
-    """Return the planned line, a marker for each model's peak, and the limits that lie near."""
-    if len(batches := asked_batches(sweep, plan_id)) < 2:
-        raise Lacking("memory over batches needs at least two of them, got one; run a sweep with several batches")
-    peaks, planned = memory_by_batch(sweep, plan_id)
-    rows = [reference_rows(name, list(own), [*own.values()]) for name, own in ((PLANNED, planned), *peaks.items())]
-    ran = {size for own in peaks.values() for size in own}
-    unfit = [size for size in planned if size not in ran]
-    rows += [reference_rows(UNFIT, unfit, [planned[size] for size in unfit])] if unfit else []
-    most = max(size for own in (planned, *peaks.values()) for size in own.values())
-    total, given = (sweep.environment.get("memory") or {}).get("total_bytes"), sweep.config.get("memory_limit")
-    limits = ({MACHINE: total} if total else {}) | ({ALLOWED: parse_bytes(given)} if given else {})
-    near = {name: size for name, size in limits.items() if size < NEAR * most}
-    rows += [reference_rows(name, [math.nan], [size]) for name, size in near.items()]
-    values = pd.concat(rows)
-    values[["value", "low", "high"]] /= 2**20
-    far = [f"{name} ({format_bytes(size)})" for name, size in limits.items() if name not in near]
-    return Chart(
-        [Panel(values, "peak memory (MiB)")],
-        [sweep.problem_name(plan_id, "batch"), *([f"far below {' and '.join(far)}"] if far else [])],
-        {**model_styles(list(peaks)), **LOOKS},
-        "batch",
-        {name: f"{name}, {format_bytes(size)}" for name, size in near.items()},
-        batches,
-        caption=[
-            "Most memory that was resident in a measuring process over the batch. Dashed: buffers of the plan, task "
-            "graph, and Python with its libraries; beyond it are copies and what libraries allocate."
-        ],
-    )
-
-
 SMALLEST_PHASE = 0.01  # of a step: blocks of shorter phases take hardly longer than the log's entries
 HOLLOW = Line2D([], [], linestyle="none", marker="o", color=GREY, markerfacecolor="white", label="hollow: busy time")
 
 
-def _run_time(
-    sweep: Sweep, points: pd.DataFrame, x: str, facts: Sequence[str], places: Sequence[int], over: str = ""
-) -> Chart:
-    """Return panels of the step and of each phase that is not too short, for some rows of `speed_table`."""
-    panels, phases = [Panel(value_rows(points, "time_s", x, 1e3), "ms", "step")], phase_table(sweep)
-    timed = points.merge(phases, on=["plan_id", "model", "threads"]) if len(phases) else points[:0]
-    timed = timed.assign(hollow=timed["timed"] == BUSY) if len(timed) else timed
-    present = {phase for plan_id in points["plan_id"].unique() for phase in phases_of(sweep, plan_id)}
-    for phase in (phase for phase in PHASES if phase in present and len(timed)):
-        if (timed[f"{phase}_s"] / timed["time_s"]).max() >= SMALLEST_PHASE:
-            panels.append(Panel(value_rows(timed, f"{phase}_s", x, 1e3), "ms", phase))
-    busy = bool(len(timed) and timed["hollow"].any())
-    text = "Hollow: busy times of models whose phases overlap: time in blocks, without waiting, mean over threads."
-    caption = [
-        f"Run time of a step and of its phases{over}, with 95 % intervals; wall times add up to the step.",
-        text if busy else "",
-    ]
-    styles, handles = model_styles(sweep.samples["model"]), [HOLLOW] * busy
-    return Chart(panels, facts, styles, places=places, handles=handles, hollow_unknown=False, caption=caption)
-
-
 @figure(0.4)
 def run_time(sweep: Sweep, plan_id: str) -> Chart:
-    """Return times over threads; of two numbers of threads a row for each model on the larger one."""
+    """Return panels of the step and of each phase that is not too short over threads; of two numbers of threads a row
+    for each model on the larger one."""
     phases, speeds = phase_table(sweep), speed_table(sweep)
     points = speeds[(speeds["plan_id"] == plan_id) & ~speeds["model"].map(lambda model: model.is_gpu)]
     several = min(2, points["threads"].max())  # one thread alone has no curve
@@ -355,14 +218,18 @@ def run_time(sweep: Sweep, plan_id: str) -> Chart:
         raise Lacking(
             "run time of phases needs profile rows, got none; measure without --no-profile, and with more --budget"
         )
-    facts, places = plan_facts(sweep, plan_id), sweep.asked_threads(plan_id)
-    return over_threads(sweep, _run_time(sweep, points, "threads", facts, places))
-
-
-@figure(3.05, "network")
-def run_time_over_batch(sweep: Sweep, plan_id: str) -> Chart:
-    """Return times on most threads over the batch, on one scale."""
-    points, widest = rows_on_most_threads(sweep, list(over_batches(sweep, plan_id)))
-    facts = [sweep.problem_name(plan_id, "batch"), where_text(points["model"].unique(), widest)]
-    result = _run_time(sweep, points, "batch", facts, asked_batches(sweep, plan_id), " over the batch")
-    return replace(result, x=f"batch ({samples_word(sweep, plan_id)})", same_scale=True)
+    panels = [Panel(value_rows(points, "time_s", scale=1e3), "ms", "step")]
+    timed = points.merge(phases, on=["plan_id", "model", "threads"])
+    timed = timed.assign(hollow=timed["timed"] == BUSY)
+    for phase in (phase for phase in PHASES if phase in phases_of(sweep, plan_id)):
+        if (timed[f"{phase}_s"] / timed["time_s"]).max() >= SMALLEST_PHASE:
+            panels.append(Panel(value_rows(timed, f"{phase}_s", scale=1e3), "ms", phase))
+    busy = bool(timed["hollow"].any())
+    text = "Hollow: busy times of models whose phases overlap: time in blocks, without waiting, mean over threads."
+    caption = [
+        "Run time of a step and of its phases, with 95 % intervals; wall times add up to the step.",
+        text if busy else "",
+    ]
+    look = {"places": sweep.asked_threads(plan_id), "handles": [HOLLOW] * busy, "hollow_unknown": False}
+    styles, facts = model_styles(sweep.samples["model"]), plan_facts(sweep, plan_id)
+    return over_threads(sweep, Chart(panels, facts, styles, caption=caption, **look))

@@ -1,4 +1,4 @@
-"""The curves of the notes: the ladder, run time of phases over threads, memory over the batch, layer times."""
+"""The curves of the notes: the ladder, run time of phases over threads, layer times."""
 
 import math
 
@@ -15,6 +15,7 @@ from forktask.experiments.report import figures
 from forktask.experiments.report.figures.style import TALLEST_IN
 from forktask.experiments.report.sections import build
 from forktask.experiments.results.files import write_table
+from forktask.experiments.subjects.models import parse_model
 
 RUNGS = (
     *("forkjoin", "forkjoin:region=persistent", "tasks:taskwait=phase", "tasks", "tasks:taskwait=none"),
@@ -91,56 +92,49 @@ def test_models_without_a_wait_for_phases_are_no_ladder():
 
 
 @pytest.mark.parametrize("serial", [True, False])
-def test_wall_and_busy_times_of_a_phase_share_a_panel(ladder, serial):
-    """Check the values of each panel over the batch, without a serial run too, that busy times are hollow, and that
-    two numbers of threads have a line."""
-    models = ("serial",) * serial + RUNGS
-    sweep = sweep_of(synthetic_rows(models=models, batches=(16, 64), repeats=7))
-    speeds = speed_table(sweep).query("threads == 2 or model == 'serial'")
+def test_wall_and_busy_times_of_a_phase_share_a_panel(serial):
+    """Check the values of each panel over threads, without a serial run too, that busy times are hollow, and that two
+    numbers of threads have a line."""
+    sweep = sweep_of(synthetic_rows(models=("serial",) * serial + RUNGS, repeats=7))
+    speeds = speed_table(sweep)
     table = speeds.merge(phase_table(sweep), on=["plan_id", "model", "threads"])
     busy = {model for model, timed in zip(table["model"], table["timed"], strict=True) if timed == "busy"}
     for column in ("double", "single"):
-        axes = figures.draw(sweep, "run_time_over_batch", column=column).axes
+        axes = figures.draw(sweep, "run_time", column=column).axes
         panels = {axis.get_title(loc="left").split("$ ")[1]: axis for axis in axes}
         assert set(panels) == {"step", "forward", "backward"}
         for name, axis in panels.items():
-            of = speeds[["batch", "time_s"]] if name == "step" else table[["batch", f"{name}_s"]]
+            of = speeds[["threads", "time_s"]] if name == "step" else table[["threads", f"{name}_s"]]
             expected = {(float(n), round(1e3 * s, 9)) for n, s in of.to_numpy()}
             assert {(at, round(y, 9)) for at, y in drawn_points(axis)} == expected
             hollow = [line for line in axis.lines if line.get_marker() and line.get_markerfacecolor() == "white"]
             assert len(hollow) == (0 if name == "step" else len(busy))
-    rows = figures.figure_data(ladder, "run_time").query("panel == 'step'")
-    of_step = {(str(row.model), row.threads): 1e3 * row.time_s for row in speed_table(ladder).itertuples()}
-    drawn = {(str(row.model), row.x): row.value for row in rows.itertuples() if (str(row.model), row.x) in of_step}
-    assert {threads for _, threads in drawn} == {1, 2} and drawn == pytest.approx({key: of_step[key] for key in drawn})
 
 
-def test_memory_over_the_batch_is_that_of_the_table():
-    """Check measured and planned bytes in figure and summary, a batch that did not fit, and the machine's limit."""
-    models = ("serial", "forkjoin:region=persistent", "taskiter")
-    rows = synthetic_rows(models=models, batches=(16, 32, 64), repeats=3)
-    plans = {row["options"]["batch"]: row for row in rows if row["kind"] == "plan"}
-    for batch, plan in plans.items():
-        plan["memory_bytes"] = {"parameter": 2**20, "activation": batch * 2**20}
-    rows = [row for row in rows if row["kind"] != "sample" or row["plan_id"] != plans[64]["plan_id"]]
+def test_layers_of_every_model_are_those_of_the_table(ladder):
+    """Check each model's busy time of every layer that takes a twentieth of a step, and of the step."""
+    plan_id = ladder.plan_ids()[0]
+    data = figures.figure_data(ladder, "layers")
+    assert {*data["model"]} == {str(row.model) for row in ladder.profiles} and [*data["x"]][-1] == "all"
+    for model, drawn in data.groupby("model"):
+        threads = 1 if model == "serial" else 2
+        table = layer_table(ladder, plan_id, parse_model(model), threads).groupby("layer")["time_s"].sum()
+        known = {**(1e3 * table), "all": 1e3 * table.sum()}
+        assert dict(zip(drawn["x"], drawn["value"], strict=True)) == pytest.approx({x: known[x] for x in drawn["x"]})
+
+
+def test_peak_and_planned_memory_are_in_the_summary():
+    """Check measured bytes, and planned ones: buffers, task graph and libraries."""
+    rows = synthetic_rows(models=("serial", "taskiter"), batches=(16, 32), repeats=3)
+    plans = {row["plan_id"]: row["options"]["batch"] for row in rows if row["kind"] == "plan"}
     for row in rows:
-        if row["kind"] == "run":
-            row["environment"]["memory"] = {"total_bytes": 2**33}
+        if row["kind"] == "plan":
+            row["memory_bytes"] = {"parameter": 2**20, "activation": plans[row["plan_id"]] * 2**20}
         if row["kind"] == "sample":
-            row["max_resident_bytes"] = 2**27 if row["plan_id"] == plans[16]["plan_id"] else 2**28
-    sweep = sweep_of(rows)
-    (axis,) = figures.draw(sweep, "memory").axes
-    libraries, graph = 40_000_000, 100_000
-    wanted = {(float(b), (libraries + graph * (b < 64)) / 2**20 + 1 + b) for b in plans}
-    assert {(16.0, 128.0), (32.0, 256.0)} | {max(wanted)} == drawn_points(axis)
-    grey = {line.get_marker() for line in axis.lines if line.get_color() == "0.45"}
-    assert "X" in grey and "x" not in grey  # a stroke would be its white edge alone
-    dashed = next(line for line in axis.lines if line.get_linestyle() == "--" and line.get_color() == "0.45")
-    assert set(zip(map(float, dashed.get_xdata()), dashed.get_ydata(), strict=True)) == wanted
-    assert any(np.allclose(line.get_ydata(), 2**13) for line in axis.lines)
-    summary = summary_table(sweep)
+            row["max_resident_bytes"] = 2**23 * plans[row["plan_id"]]
+    summary = summary_table(sweep_of(rows))
     assert set(summary["peak_bytes"]) == {2**27, 2**28}
-    assert set(summary["planned_bytes"]) == {libraries + graph + (1 + b) * 2**20 for b in (16, 32)}
+    assert set(summary["planned_bytes"]) == {40_000_000 + 100_000 + (1 + b) * 2**20 for b in (16, 32)}
 
 
 def test_layer_times_and_their_csv_are_those_of_the_table(tmp_path):

@@ -20,8 +20,6 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.text import Text
 
 from forktask.cython_src.errors import UsageError
-from forktask.experiments.analysis.limits import bound_table
-from forktask.experiments.analysis.names import model_label
 from forktask.experiments.analysis.speeds import main_plan, speed_table
 from forktask.experiments.report import figures
 from forktask.experiments.report.exports import latex_tables, sample_frame
@@ -132,9 +130,9 @@ def measured_as_drawn():
 @pytest.mark.parametrize(
     ("case", "name"),
     [
-        *(("two", "speedup"), ("two", "layers"), ("overlaid", "overlay"), ("swept", "granularity")),
+        *(("two", "speedup"), ("two", "layers"), ("swept", "granularity")),
         *(("two", "forest"), ("batches", "forest"), ("peers", "peers")),
-        *(("two", "run_time"), ("batches", "run_time"), ("batches", "run_time_over_batch")),
+        *(("two", "run_time"), ("batches", "run_time")),
         *(("node", "speedup"), ("node", "run_time")),
     ],
 )
@@ -173,7 +171,7 @@ def test_nothing_sticks_out_or_overlaps(request, case, name, column, width):
 
 
 @pytest.mark.usefixtures("measured_as_drawn")
-@pytest.mark.parametrize("case", ["two", "swept", "overlaid", "batches"])
+@pytest.mark.parametrize("case", ["two", "swept", "batches"])
 def test_every_figure_fits_a_column(request, case):
     """Check width, height, share of the legend, that axes and legend lie within the figure and apart, and that captions
     have sixty words."""
@@ -244,10 +242,9 @@ def test_available_figures_can_all_be_drawn(two, swept):
         "losses",
         "nodes",
         "options",
-        "overlay",
         "peers",
     }
-    others |= {"overlay", "simulated"}
+    others |= {"simulated"}
     assert figures.available_figures(swept, swept.plan_ids()[0]) == [f for f in figures.FIGURES if f not in others]
     for name in ("batch", "granularity"):
         with pytest.raises(UsageError, match="at least"):
@@ -265,29 +262,6 @@ def test_same_rows_give_the_same_bytes(two, tmp_path):
         a = save(first, tmp_path / f"a.{kind}").read_bytes()
         assert a == save(second, tmp_path / f"b.{kind}").read_bytes()
         assert not re.search(rb"20\d\d-\d\d-\d\d|CreationDate|Creation Time", a)
-
-
-@pytest.fixture(scope="module")
-def overlaid():
-    models = ("serial", "forkjoin", "forkjoin:region=persistent", "tasks", "taskgraph", "taskiter")
-    return sweep_of(synthetic_rows(models=models, threads=(1, 2, 4), granularities=(4, 16, 32), repeats=6))
-
-
-def test_an_overlay_has_a_line_for_each_value(overlaid):
-    """Check that panels are the fastest form of fork-join and the fastest others, that lines are times of the table,
-    and that each value has the bound of the panel's model."""
-    data, table = figures.figure_data(overlaid, "overlay"), speed_table(overlaid)
-    assert len({*data["panel"]}) == 3 and sum(panel.startswith("forkjoin") for panel in {*data["panel"]}) == 1
-    times = {(row["plan_id"], str(row["model"]), row["threads"]): row["time_s"] for row in table.to_dict("records")}
-    specs = {model_label(model): str(model) for model in table["model"]}
-    limits = bound_table(overlaid).set_index(["plan_id", "threads"])
-    for row in data.to_dict("records"):
-        plan, is_bound = row["model"].removeprefix("bound of "), row["model"].startswith("bound")
-        name = "forkjoin" if row["panel"].startswith("forkjoin") else "taskgraph"
-        bound = limits.loc[(plan, row["x"])]["taskiter_s" if row["panel"].startswith("taskiter") else f"{name}_s"]
-        known = bound if is_bound else times[plan, specs[row["panel"]], row["x"]]
-        assert row["value"] == pytest.approx(1e3 * known)
-    assert data.groupby("panel").size().tolist() == [2 * 3 * 3] * 3
 
 
 def test_a_new_figure_is_one_file(tmp_path, monkeypatch):
@@ -375,18 +349,13 @@ def test_values_on_one_number_of_threads_are_rows_with_marks_of_their_bounds(col
         assert all(len({*line.get_ydata()}) < 2 for line in axis.lines if line.get_xdata()[0] not in (0, 1))
     named = [tick.get_text() for tick in axes[0].get_yticklabels()]
     assert all(any(value in name for name in named) for value in values)
-    assert "on 3 numbers of threads" in figures.missing(sweep, "overlay", main_plan(sweep))
 
 
-@pytest.mark.parametrize(("name", "count"), [("speedup", 3), ("options", 2), ("run_time_over_batch", 1)])
+@pytest.mark.parametrize(("name", "count"), [("speedup", 3), ("options", 2)])
 def test_an_impossible_point_is_crossed_out(name, count):
     """Check column, marker, legend and caption of a point that is too fast for two threads, and of no other; its phases
     are not drawn, since its logged runs took another time."""
-    forms = {
-        "speedup": {},
-        "options": {"options": ({}, {"weight_gradients": "chain"}), "slowdowns": (1.0, 1.2)},
-        "run_time_over_batch": {"batches": (16, 64)},
-    }
+    forms = {"speedup": {}, "options": {"options": ({}, {"weight_gradients": "chain"}), "slowdowns": (1.0, 1.2)}}
     rows = synthetic_rows(models=("serial", "forkjoin", "taskiter"), threads=(1, 2), repeats=2, **forms[name])
     last = [row["plan_id"] for row in rows if row["kind"] == "plan"][-1]
     for row in rows:
