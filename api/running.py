@@ -79,7 +79,7 @@ class Run(Shown):
         ]
 
 
-class Executor(Shown):
+class Executor:
     """Runner of bound plans under one execution model, made by `executor`: a context manager that ends its threads.
 
     Attributes
@@ -99,17 +99,6 @@ class Executor(Shown):
         bound = self._runner.bound
         plan = f", prepared for {bound.plan.name!r}" if bound is not None else ""
         return f"<{self.model} on {plural(self.threads, 'thread')}{plan}>"
-
-    def _rows(self) -> list[dict[str, Any]]:
-        bound = self._runner.bound
-        return [
-            {
-                "model": self.model,
-                "threads": self.threads,
-                "plan": None if bound is None else bound.plan.name,
-                "tasks": None if bound is None else bound.num_tasks,
-            }
-        ]
 
     def prepare(self, bound: Any) -> None:
         """Take a bound plan. Models that record, close or compile a graph do so here.

@@ -1,4 +1,4 @@
-"""Parts of event logs: whole iterations of a run, the critical cycle in them, and dependences between their blocks."""
+"""Parts of event logs: whole iterations of a run, and dependences between their blocks."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from functools import cached_property, lru_cache
 import numpy as np
 
 from ...cython_src.plan.dependences import topological_order
-from ..bounds.bounds import CycleMean, cycle_mean
 from ..events.event_states import ready_times
 from ..events.events import EventLog
 
@@ -65,26 +64,6 @@ class LogWindow:
         log = self.log
         first, stride = log.about["first_iteration"], log.about["stride"]
         return [(first + k * stride, int(self.start[k].min()), int(self.stop[k].max())) for k in self.passes]
-
-    def critical_cycle(self) -> CycleMean | None:
-        """Return the maximum cycle mean with the run's mean block durations, without time that blocks had no CPU; None
-        for a graph without a cycle."""
-        result = _cycle_of(self.log)
-        return result if len(result.cycle) else None
-
-    def path(self, cycle: CycleMean) -> list[tuple[int, int]]:
-        """Return (pass, task) of the blocks of a cycle in the window, in order, from its first pass to its last."""
-        log = self.log
-        tokens = {(int(u), int(v)): int(t) for u, v, t in zip(*log.edges, strict=True)}
-        nodes = cycle.cycle.tolist()
-        steps = [tokens[u, v] for u, v in zip(nodes, nodes[1:] + nodes[:1], strict=True)]
-        result, now = [], self.passes.start - sum(steps)  # the round before ends in the first pass
-        while now < self.passes.stop:
-            for node, token in zip(nodes, steps, strict=True):
-                if node < log.num_tasks and now in self.passes:
-                    result.append((now, node))
-                now += token
-        return result
 
     def arrows(self, limit: int) -> tuple[np.ndarray, bool]:
         """Return the dependences between blocks whose both ends lie in the window.
@@ -172,11 +151,6 @@ def first_early_block(log: EventLog) -> str:
     iterations = (log.about["first_iteration"] + n * log.about["stride"] for n in (k, last))
     first, other = (f"{log.task_name(n)} of iteration {i}" for n, i in zip((task, pred), iterations, strict=True))
     return f"{first} began {stop[last, pred] - start[k, task]} ns before {other}, on which it depends, had ended"
-
-
-@lru_cache(maxsize=16)
-def _cycle_of(log: EventLog) -> CycleMean:
-    return cycle_mean(log.graph, log.running_ns * 1e-9)
 
 
 def typical(log: EventLog, iterations: int) -> LogWindow:

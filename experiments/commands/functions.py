@@ -41,8 +41,8 @@ class InFolder(Shown):
 
 
 class Result(Shown):
-    """What `metg`, `tune`, `info`, `train` and `evaluate` return, and base of `Simulation` and `Diagnosis`. Printing
-    one prints what the command prints.
+    """What `metg`, `tune`, `info`, `train` and `evaluate` return, and base of `Trace`, `Simulation` and `Diagnosis`.
+    Printing one prints what the command prints.
 
     Attributes
     ----------
@@ -96,13 +96,13 @@ class Result(Shown):
         return self._chart(name).text
 
     def _chart(self, name: str | None) -> Chart:
-        if not self.figures:
+        if not self._charts:
             raise UsageError(
                 f"name of figure must be one that {self!r} has, and there is none, got {name!r}; print it, or take its "
                 f"table"
             )
-        name = self.figures[0] if name is None else name
-        check_choice("name of figure", name, self.figures)
+        name = next(iter(self._charts)) if name is None else name
+        check_choice("name of figure", name, self._charts)
         return self._charts[str(name)]()
 
     def _rows(self) -> list[dict[str, Any]]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from argparse import ArgumentParser, Namespace
 from collections.abc import Sequence
-from functools import cached_property, partial
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -22,11 +22,10 @@ from ..subjects.models import check_counts, check_ours, models_on
 from ..sweep.configuration import Measure
 from ..traces.sweep import SHOWN, TRACED, once
 from . import arguments as shared
-from .functions import ARGUMENTS, InFolder, call_text, configuration_from, named_network
+from .functions import ARGUMENTS, InFolder, Result, call_text, configuration_from, named_network
 from .sweeping import command_line
 
 if TYPE_CHECKING:
-    import pandas as pd
     from matplotlib.figure import Figure
 
     from ..sweep.comparison import Compared
@@ -74,7 +73,7 @@ def add_arguments(parser: ArgumentParser) -> None:
     shared.add_json(parser, "folder and losses")
 
 
-class Trace(InFolder):
+class Trace(Result, InFolder):
     """Event logs of a plan under several models, read from the results folder of `trace` or `forktask trace`.
 
     Printing one prints where the time went.
@@ -97,54 +96,41 @@ class Trace(InFolder):
         The plan's: network, batch and the options that were swept or changed.
     logs : list of EventLog
         One a model.
+    table : DataFrame
+        One row a model: seconds of an iteration by what they were spent on, and the factors of its efficiency.
+    layers : DataFrame
+        One row a model, phase and layer, as in losses.csv: seconds of all threads per iteration.
+    figures : list of str
+        "gantt", what every thread did, and "losses", where the time went.
     """
 
     def __init__(self, folder: str | os.PathLike[str], plan: str | None = None):
+        import pandas as pd
+
         from ..analysis.load import load
+        from ..analysis.losses import all_losses, as_rows, as_table, as_text
+        from ..analysis.names import with_texts
+        from ..report.figures.layers import losses_chart
         from ..report.files import chosen_plan
         from ..traces.sweep import plan_folder
 
-        self.folder = Path(folder)
-        sweep = load(self.folder)
+        sweep = load(folder)
         plan_id = chosen_plan(sweep, plan)
         self.title = sweep.problem_name(plan_id)
-        place = plan_folder(self.folder, sweep.plans[plan_id])
-        self.logs: list[EventLog] = [read_events(p) for p in events_files(place)]
+        self.logs: list[EventLog] = [read_events(p) for p in events_files(plan_folder(folder, sweep.plans[plan_id]))]
         if not self.logs:
             raise UsageError(f"a trace needs event logs, got none of {self.title} in {str(folder)!r}; trace it")
+        losses = all_losses(self.logs)
+        rows, self.layers = as_rows(losses), as_table(losses)
+        charts = {"losses": lambda: losses_chart(rows, [self.title])}
+        title = f"Trace of {', '.join(log.title for log in self.logs)} in {folder}"
+        super().__init__(title, with_texts(pd.DataFrame(rows)), as_text(losses), Path(folder), charts)
+        self.figures = ["gantt", "losses"]
 
-    @cached_property
-    def _losses(self) -> list[Any]:
-        from ..analysis.losses import all_losses
-
-        return all_losses(self.logs)
-
-    @cached_property
-    def table(self) -> pd.DataFrame:
-        """One row a model: seconds of an iteration by what they were spent on, and the factors of its efficiency."""
-        import pandas as pd
-
-        from ..analysis.names import with_texts
-
-        return with_texts(pd.DataFrame(self._rows()))
-
-    @cached_property
-    def layers(self) -> pd.DataFrame:
-        """One row a model, phase and layer, as in losses.csv: seconds of all threads per iteration."""
-        from ..analysis.losses import as_table
-
-        return as_table(self._losses)
-
-    @property
-    def figures(self) -> list[str]:
-        """Names of the figures."""
-        return ["gantt", "losses"]
-
-    def figure(
+    def figure(  # type: ignore[override]
         self, name: str = "gantt", *, iterations: Number = 3, column: str = "double", title: bool = True
     ) -> Figure:
-        """Draw what every thread did ("gantt", so many typical iterations), or where the time went ("losses"), 7 in
-        ("double") or 3.3 in ("single") wide.
+        """Draw a figure, 7 in ("double") or 3.3 in ("single") wide; "gantt" of so many typical iterations.
 
         Raises
         ------
@@ -152,46 +138,30 @@ class Trace(InFolder):
             Another name or column.
         """
         from ..analysis.windows import typical
-        from ..report.figures.layers import draw_traced
         from ..report.figures.style import COLUMN_WIDTH_IN
         from ..report.gantt import draw_gantt
 
         check_choice("name of figure", name, self.figures)
         check_choice("the column", column, COLUMN_WIDTH_IN)
-        text = self.title if title else ""
-        if name == "gantt":
-            return draw_gantt([typical(log, iterations) for log in self.logs], column=column, title=text)
-        return draw_traced(self._rows(), column, text)
+        if name != "gantt":
+            return super().figure(name, column=column, title=title)
+        windows = [typical(log, iterations) for log in self.logs]
+        return draw_gantt(windows, column=column, title=self.title if title else "")
 
     def caption(self, name: str = "gantt", *, iterations: Number = 3) -> str:
         """Return a figure's caption."""
         from ..analysis.windows import typical
-        from ..report.figures.layers import losses_chart
         from ..report.gantt import gantt_caption
 
-        check_choice("name of figure", name, self.figures)
-        if name == "gantt":
-            return gantt_caption([typical(log, iterations) for log in self.logs], self.title)
-        return f"{self.title}. {losses_chart(self._rows(), ()).text}"
+        if name != "gantt":
+            return f"{self.title}. {super().caption(name)}"
+        return gantt_caption([typical(log, iterations) for log in self.logs], self.title)
 
     def write_report(self) -> Path:
         """Write the page report.html, as `Comparison.write_report`."""
         from ..report.files import write_report
 
         return write_report(self.folder)
-
-    def _rows(self) -> list[dict[str, Any]]:
-        from ..analysis.losses import as_rows
-
-        return as_rows(self._losses)
-
-    def __repr__(self) -> str:
-        return f"<Trace of {', '.join(log.title for log in self.logs)} in {self.folder}>"
-
-    def __str__(self) -> str:
-        from ..analysis.losses import as_text
-
-        return as_text(self._losses)
 
 
 @takes(names=ARGUMENTS)

@@ -1,4 +1,4 @@
-"""Gantt pictures of event logs: blocks by layer, idle time by its cause, iterations, the critical cycle."""
+"""Gantt pictures of event logs: blocks by layer, idle time by its cause, iterations."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ import numpy as np
 import seaborn as sns
 from matplotlib.collections import PolyCollection
 from matplotlib.figure import Figure
-from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
 from ...cython_src.errors import UsageError
@@ -45,7 +44,6 @@ MOST_BESIDE = 4  # windows of several plans in a picture
 BESIDE_IN = {"double": 1.2, "single": 1.35}  # inches of the legend, the axis and the title
 LABEL_IN = {"double": 0.1, "single": 0.07}  # height of a thread's number
 NUMBER_IN = 0.63, 0.09  # width and height of an iteration's number, in inches
-CYCLE = "#d4007f"  # of the critical cycle: black is lost CPU time
 PHASE_COLORS, OTHER_COLOR = {"forward": COLORS[9], "backward": COLORS[0]}, (0.35, 0.35, 0.35)  # of plain pictures
 LANE, IDLE = 0.86, 0.5  # heights of a block and of idle time, of the distance between two threads
 
@@ -84,24 +82,6 @@ def phase_color(color: Sequence[float], phase: str) -> tuple[float, ...]:
     return tuple(c + part * (target - c) for c in color)
 
 
-def fitting(windows: Sequence[LogWindow], column: str) -> list[LogWindow]:
-    """Return the windows that a column has room for: of a single one those of the first models besides the serial run,
-    of which there is one in any case."""
-    if column == "double":
-        return list(windows)
-    heights, result = 0.0, []
-    models = [window.log.model for window in windows]
-    names = [model.name for model in models]
-    # One form of each model first, the serial run last.
-    order = sorted(range(len(windows)), key=lambda i: (models[i].is_serial, names[:i].count(names[i])))
-    for window in (windows[i] for i in order):
-        heights += _height_in(window, column)
-        if result and heights > TALLEST_IN - BESIDE_IN[column]:
-            break
-        result.append(window)
-    return [window for window in windows if any(window is other for other in result)]
-
-
 def _height_in(window: LogWindow, column: str) -> float:
     lanes = len(window.log.lanes)
     return _lane_in(window, column) * lanes + (0.62 if column == "double" else 0.42)
@@ -116,11 +96,9 @@ def _lane_in(window: LogWindow, column: str) -> float:
 def draw_gantt(
     windows: Sequence[LogWindow], column: str = "double", title: str = "", names: Sequence[str] = ()
 ) -> Figure:
-    """Draw windows one below the other on one time axis: all, or those that fit into a single column. Those with
-    `names` of their own in place of their models' are all drawn, plain: blocks in the colours of phases, nothing where
-    threads wait."""
+    """Draw windows one below the other on one time axis. Those with `names` of their own in place of their models' are
+    drawn plain: blocks in the colours of phases, nothing where threads wait."""
     plain = bool(names)
-    windows = windows if names else fitting(windows, column)
     names = names or _names(windows)
     layers = layer_names([window.log for window in windows])
     few = [COLORS[i] for i in (0, 2, 4, 9, 5, 6)]  # that `IDLE_KINDS` does not have
@@ -131,25 +109,23 @@ def draw_gantt(
         tall = sum(heights) + BESIDE_IN[column]
         figure = blank_figure(column, min(tall, TALLEST_IN) if column == "single" else tall)
         axes = figure.subplots(len(windows), 1, sharex=True, squeeze=False, height_ratios=heights)[:, 0]
-        kinds, critical, length_ns = set(), False, axis_length_ns(windows)
+        kinds, length_ns = set(), axis_length_ns(windows)
         unit = ("µs", 1e3) if length_ns < 2e6 else ("ms", 1e6)
         as_image = sum(len(shown_events(window)) for window in windows) > MAX_VECTOR
         axes[-1].set_xlim(0, length_ns / unit[1])
         for axis, window, name in zip(axes, windows, names, strict=True):
             _draw_lanes(axis, window, {} if plain else colors, kinds, unit, as_image)
-            mean = None if plain else _draw_critical(axis, window, unit)
-            critical |= mean is not None
             if plain:
                 axis.set_ylim(len(window.log.lanes) - 0.5, -0.5)
             else:
                 _draw_iterations(axis, window, unit, column)
-            _label(axis, window, name, mean, window.length_ns > length_ns, column)
+            _label(axis, window, name, window.length_ns > length_ns, column)
         axes[-1].set_xlabel(f"time since the first iteration shown ({unit[0]})")
         if plain:
             handles = [Patch(color=color, label=phase) for phase, color in PHASE_COLORS.items()]
             add_legend(figure, column, [*handles, Patch(color=OTHER_COLOR, label="load, update")])
         else:
-            _legend(figure, layers, colors, windows, kinds, critical, column)
+            _legend(figure, layers, colors, windows, kinds, column)
         if title:
             write_lines(figure, [title], column)
         figure.get_layout_engine().execute(figure)
@@ -214,32 +190,16 @@ def _draw_iterations(axis, window: LogWindow, unit, column: str) -> None:
     axis.set_ylim(len(window.log.lanes) - 0.5, -0.95 - high * len(rows))
 
 
-def _draw_critical(axis, window: LogWindow, unit) -> float | None:
-    """Draw the critical cycle as a line through its blocks; returns its mean in seconds, None without one."""
-    cycle = window.critical_cycle()
-    if cycle is None:
-        return None
-    x, y = [], []
-    for k, task in window.path(cycle):
-        for time in (window.start[k, task], window.stop[k, task]):
-            x.append((time - window.start_ns) / unit[1])
-            y.append(window.worker[k, task])
-    axis.plot(x, y, color="white", linewidth=1.6, zorder=4, solid_joinstyle="round")
-    axis.plot(x, y, color=CYCLE, linewidth=0.7, zorder=5, solid_joinstyle="round")
-    return cycle.mean_s
-
-
 def _names(windows: Sequence[LogWindow]) -> list[str]:
     return [marked(model_label(window.log.model), had_cpus(window.log)) for window in windows]
 
 
-def _label(axis, window: LogWindow, name: str, mean_s: float | None, cut: bool, column: str) -> None:
+def _label(axis, window: LogWindow, name: str, cut: bool, column: str) -> None:
     log, wide = window.log, column == "double"
     names = [name for _, name in log.lanes]
     text = f"{name}, {format_time(log.step_s)}"
     if wide:
         text += " per iteration"
-        text += "" if mean_s is None else f"; critical cycle {format_time(mean_s / log.about['stride'])}"
         text += f"; goes on to {format_time(window.length_ns * 1e-9)}" if cut else ""
     axis.set_title(textwrap.fill(text, LINE[column]), fontsize=7.5 if wide else 6.5, pad=3 if wide else 1)
     short = (len(names) > 4 or not wide) and not log.of_gpu
@@ -249,7 +209,7 @@ def _label(axis, window: LogWindow, name: str, mean_s: float | None, cut: bool, 
     axis.spines[["top", "right", "left"]].set_visible(False)
 
 
-def _legend(figure, names, colors, windows, kinds, critical: bool, column: str) -> None:
+def _legend(figure, names, colors, windows, kinds, column: str) -> None:
     busy: dict[str, int] = dict.fromkeys(names, 0)
     for window in windows:
         time = (window.stop - window.start).sum(axis=0)
@@ -266,8 +226,6 @@ def _legend(figure, names, colors, windows, kinds, critical: bool, column: str) 
         for phase, label in (("forward", "light: forward"), ("backward", "full: backward"), ("", "dark: other phases"))
     ]
     handles += [Patch(color=color, label=label) for kind, (label, color) in IDLE_KINDS.items() if kind in kinds]
-    if critical:
-        handles.append(Line2D([], [], color=CYCLE, linewidth=0.9, label="critical cycle"))
     add_legend(figure, column, handles, 4)
 
 
@@ -281,7 +239,7 @@ def gantt_caption(windows: Sequence[LogWindow], title: str, plain: bool = False)
         )
     return (
         f"{title}: what each thread did during {count} iterations of a logged run, of typical length. Full boxes: "
-        "blocks, coloured by layer. Lower boxes: idle time by its cause. Brackets: iterations. Line: critical cycle."
+        "blocks, coloured by layer. Lower boxes: idle time by its cause. Brackets: iterations."
     )
 
 
@@ -298,17 +256,10 @@ def gantt_text(windows: Sequence[LogWindow], title: str, names: Sequence[str] = 
             "Of a model of a GPU: the thread of the host that launches and waits for the device, each stream with its "
             "launches, and copies by direction and stream; what is inside a captured graph has no times."
         )
-    if not names and any(not window.log.of_gpu for window in windows):
-        sentences.append(
-            "The line is the critical cycle of the dependences with the mean block durations of the run, without time "
-            "that blocks had no CPU: no schedule on any number of threads takes less time per iteration than its mean."
-        )
     if any(window.length_ns > axis_length_ns(windows) for window in windows):
         sentences.append(f"Models that take more than {LONGEST:g} times the median go on beyond the axis.")
     if left_out := sum(max(0, len(shown_events(window)) - MAX_DRAWN) for window in windows):
         sentences.append(f"{left_out} of the shortest boxes are left out.")
-    if missing := 0 if names else len(windows) - len(fitting(windows, "single")):
-        sentences.append(f"The column of 3.3 in leaves {missing} models out.")
     named = zip(windows, names or _names(windows), strict=True)
     costs = [f"{window.log.overhead_text} ({name})" for window, name in named]
     sentences.append(f"Logging changed the time of a run by {', '.join(costs)}.")

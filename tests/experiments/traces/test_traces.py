@@ -142,15 +142,6 @@ def test_losses_sum_to_threads_times_wall_exactly(logs):
     assert all(log.title in text for log in logs) and all(LOSSES[name].label in text for name in ("useful", "runtime"))
 
 
-def test_the_critical_cycle_runs_through_the_window(logs):
-    """Check that the blocks of the cycle depend on each other, in order, and that its mean is a floor."""
-    window = LogWindow(logs[TRACED.index("taskiter")], range(4))
-    cycle = window.critical_cycle()
-    path = window.path(cycle)
-    assert len(path) > 4 and path == sorted(path, key=lambda block: window.start[block])
-    assert cycle.mean_s <= logs[TRACED.index("taskiter")].wall_ns * 1e-9 / 4
-
-
 def test_perfetto_traces_keep_the_rules_of_the_format(tmp_path, logs):
     """Check phases and fields, that complete events of a track nest, and that arrows begin and end in blocks."""
     windows = [LogWindow(log, range(4)) for log in logs]
