@@ -11,7 +11,7 @@ PYTEST := $(BIN)/python -P -m pytest
 ALONE := $(wildcard tests/forkjoin/test_*executor.py $(addprefix tests/tasking/test_,closure.py executor.py placement.py \
 	stopping.py unroll.py) tests/scaling tests/test_conduct.py tests/test_life_cycle.py)
 # Kinds of tests that need further packages (tests/kinds.py): all of them, and what each needs from Debian and PyPI.
-FURTHER := torch zoo jax tokenizers nbclient numba dask cupy pyarrow simplejpeg browser tbb starpu libomp relacy slurm rehearsal \
+FURTHER := torch zoo jax tokenizers nbclient numba dask cupy simplejpeg browser tbb starpu libomp relacy slurm rehearsal \
 	made_up_node
 DEBIAN_browser := chromium-driver
 DEBIAN_tbb := g++
@@ -28,7 +28,6 @@ PYPI_tokenizers := tokenizers>=0.20
 PYPI_nbclient := nbclient>=0.10 ipykernel>=6
 PYPI_numba := numba>=0.60
 PYPI_dask := distributed>=2026.1
-PYPI_pyarrow := pyarrow>=15
 PYPI_simplejpeg := simplejpeg>=1.7
 PYPI_browser := selenium>=4.20
 PYPI_cupy := cupy-cuda12x>=14

@@ -187,7 +187,6 @@ KINDS = {
         "needs Slurm's daemons and root (Debian: munge slurm-client slurmctld slurmd)",
         lambda: os.geteuid() == 0 and all(map(shutil.which, ("munged", "sbatch", "slurmctld", "slurmd"))),
     ),
-    "pyarrow": Kind("needs pyarrow (pip install pyarrow)", _has_module("pyarrow")),
     "simplejpeg": Kind("needs simplejpeg (pip install simplejpeg)", _has_module("simplejpeg")),
     "torch": Kind("needs PyTorch (pip install torch)", _has_module("torch")),
     "jax": Kind("needs JAX (pip install jax)", _has_module("jax")),

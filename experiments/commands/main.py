@@ -13,7 +13,7 @@ from contextlib import suppress
 from functools import partial
 from importlib import import_module
 
-from ...cython_src.errors import UnsoundPlan, UsageError, did_you_mean, optional
+from ...cython_src.errors import UnsoundPlan, UsageError, did_you_mean
 from ...cython_src.typed_text import LONGEST_TEXT, is_text
 from ..machine.build_info import BUILD
 
@@ -49,7 +49,6 @@ class Parser(argparse.ArgumentParser):
     """Parser whose arguments are declared when it is first used, and whose errors are one sentence."""
 
     declare: Callable[[argparse.ArgumentParser], None] | None = None
-    commands: argparse._SubParsersAction | None = None
     elsewhere: Callable[[str], str] = staticmethod(lambda word: "")  # where a word belongs that is no argument here
 
     def parse_known_args(self, args=None, namespace=None):
@@ -73,17 +72,6 @@ class Parser(argparse.ArgumentParser):
         raise UsageError(f"{text}; see {self.prog} --help")
 
 
-class PrintCompletion(argparse.Action):
-    """Print the program with which a shell completes commands, options and their choices, and leave."""
-
-    def __call__(self, parser, namespace, values, option_string=None):
-        shtab = optional("shtab", option_string, "completion")
-        for command in parser.commands.choices.values():
-            command.declare(command)
-        print(shtab.complete(parser, values))
-        parser.exit()
-
-
 def make_parser(command: str | None = None) -> argparse.ArgumentParser:
     """Return the parser with one subcommand, or with all."""
     parser = Parser(
@@ -92,15 +80,7 @@ def make_parser(command: str | None = None) -> argparse.ArgumentParser:
         epilog="Start with `forktask info`, then `forktask compare`. `forktask COMMAND --help` explains a command.",
     )
     parser.add_argument("--version", action="version", version=f"forktask {BUILD['version']}")
-    parser.add_argument(
-        "--print-completion",
-        action=PrintCompletion,
-        choices=("bash", "zsh"),
-        metavar="SHELL",
-        help="print a program with which bash or zsh completes commands and options, and exit; needs the extra "
-        "`completion` (shtab)",
-    )
-    subparsers = parser.commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
+    subparsers = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
     for name in COMMANDS if command is None else [command]:
         subparsers.add_parser(name.replace("_", "-"), help=COMMANDS[name]).declare = partial(_declare, name)
     return parser

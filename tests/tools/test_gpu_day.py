@@ -38,7 +38,7 @@ SMALL = {
 
 @pytest.fixture(scope="module")
 def machine(tmp_path_factory):
-    """Python and folder of wheels: of a new environment of Python 3.12 that lacks msgspec, oneTBB and shtab; or, where
+    """Python and folder of wheels: of a new environment of Python 3.12 that lacks msgspec and oneTBB; or, where
     that cannot be had, the Python at hand and no wheels."""
     folder = tmp_path_factory.mktemp("machine")
     python = str(folder / "venv" / "bin" / "python")

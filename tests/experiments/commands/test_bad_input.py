@@ -327,29 +327,6 @@ def test_a_dry_run_refuses_what_a_run_refuses(kind, words, said, tmp_path, capsy
         assert sorted(tmp_path.rglob("*")) == before
 
 
-@pytest.mark.parametrize("shell", ["bash", "zsh"])
-def test_a_shell_completes_commands_and_options(shell, capsys):
-    """Check that the program for each shell names every command and an option of each that has some."""
-    with pytest.raises(SystemExit) as stop:
-        main(["--print-completion", shell])
-    assert not stop.value.code
-    program = capsys.readouterr().out
-    assert all(name.replace("_", "-") in program for name in COMMANDS)
-    assert "weight-gradients" in program and "--granularity" in program
-
-
-def test_completion_says_what_it_needs(monkeypatch, capsys):
-    """Check a shell that is not known, an option behind a command, and a machine without shtab."""
-    monkeypatch.setitem(sys.modules, "shtab", None)
-    for words, text in (
-        (["--print-completion", "bash"], "forktask[completion]"),
-        (["--print-completion", "fish"], "invalid choice: 'fish'"),
-        (["info", "--print-completion", "bash"], "no such argument"),
-    ):
-        assert main(words) == 2
-        assert text in capsys.readouterr().err
-
-
 def test_output_survives_every_encoding(processes):
     """Check that characters that the encoding of a pipe lacks are written as escapes."""
     program = "from forktask.experiments.commands import main, plan\n"
