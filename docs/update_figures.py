@@ -129,7 +129,7 @@ SHOWN = {
     "ladder_runtimes": (str(PERSISTENT), "tasks", "taskgraph", "taskiter", "openmp_tasks", "tbb", "taskflow"),
 }
 # Columns of the report's tables that the pages leave out.
-LEFT_OUT = ("least to most", "train loss", "valid loss", "valid error", "kind", "competing processes", "preemption")
+LEFT_OUT = ("least to most", "train loss", "valid loss", "valid error", "competing processes", "preemption")
 MOST_COLUMNS = 8  # of models; more of them are rows
 GRAINS = (0, 10, 30, 100, 300, 1000, 1e5)  # ends of the classes of G
 LARGEST = 2_000_000  # bytes of published samples
@@ -533,7 +533,7 @@ def sweep_table(sweep: Sweep) -> list[str]:
         if axis != INTERFERENCE
     ]
     losses = [{"plan_id": plan_id, **row} for plan_id in sweep.plan_ids() for row in losses_of(sweep, plan_id)]
-    effects = [row for row in effect_table(sweep).to_dict("records") if row["kind"] == "attribution"]
+    effects = effect_table(sweep).to_dict("records")
     beside = [row for row in interference_table(sweep).to_dict("records") if row["hogs"] == 1]
     for columns, rows in ((LOSS, losses), (EFFECT, effects), (INTERFERING, beside)):
         if rows:

@@ -112,7 +112,6 @@ ARROWS = {
         "files": {"figures", "gantt"},
         "gantt": {"figures"},
         "simulation": {"figures"},
-        "two_results": {"figures"},
     },
 }
 

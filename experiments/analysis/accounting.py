@@ -26,11 +26,6 @@ from .names import NETWORK, model_label, value_text, with_texts
 from .speeds import best_serial, interval_columns, speed_table
 from .sweep import Point, Sweep, kept
 
-HIDDEN_RUNTIME = (
-    "Less is left over than empty kernels cost, for among real blocks the runtime works while others compute"
-)
-WITHIN_INTERVAL = "The excess is negative within its interval"
-CUT_CYCLES = "The excess is negative, for the critical cycle spans several steps and the ends of a run cut it off"
 OTHER_RUNS = "The runs with the event log took another time than the timed ones, so that nothing is said of their parts"
 # So far above its floor, and what the same barriers or tasks cost with empty kernels, a step may take.
 MOST_OVER = 0.05
@@ -199,8 +194,8 @@ def accounting_table(sweep: Sweep) -> pd.DataFrame:
     to the floor), per_unit_s (excess per barrier for fork-join; excess times threads per task for task models),
     runtime_cost_s (the same graph with empty kernels under the same model), over_expected (_low, _high; time of a run
     over its floor and its runtime_cost_s), overhead (`WITHIN`, `BEYOND` or `UNDECIDED`: whether that is less than
-    `MOST_OVER` above 1), static_shares (of fork-join: equal numbers of blocks per thread, over the floor), remark (the
-    reason for a number below the floor). Points whose logged runs took another time than the timed ones have no row.
+    `MOST_OVER` above 1), static_shares (of fork-join: equal numbers of blocks per thread, over the floor). Points
+    whose logged runs took another time than the timed ones have no row.
     """
     rows = []
     for point in sweep.points():
@@ -238,7 +233,6 @@ def accounting_table(sweep: Sweep) -> pd.DataFrame:
                 ).value
                 if name == "forkjoin" and model.option("schedule") == "static"
                 else math.nan,
-                "remark": _remark(excess, expected),
             }
         )
     return pd.DataFrame(rows)
@@ -255,24 +249,6 @@ def _overhead(expected: Estimate) -> str:
     if expected.high <= 1 + MOST_OVER:
         return WITHIN
     return BEYOND if expected.low > 1 + MOST_OVER else UNDECIDED
-
-
-def _remark(excess: Estimate, expected: Estimate) -> str:
-    """Return the reason why a run took less than its floor, or than that and empty kernels."""
-    if excess.value < 0:
-        return WITHIN_INTERVAL if excess.high >= 0 else CUT_CYCLES
-    return HIDDEN_RUNTIME if expected.value < 1 else ""
-
-
-def remarks(accounts: list[dict[str, Any]]) -> list[str]:
-    """Return a sentence for each remark among rows of `accounting_table`."""
-    reasons = dict.fromkeys(row["remark"] for row in accounts if row["remark"])
-    return [
-        f"{reason}: "
-        + ", ".join(f"{model_label(r['model'])} on {r['threads']}" for r in accounts if r["remark"] == reason)
-        + "."
-        for reason in reasons
-    ]
 
 
 WALL, BUSY = "wall", "busy"

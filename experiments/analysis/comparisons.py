@@ -1,22 +1,18 @@
 """Comparisons of a sweep: pairs of points, and the rows that `ratio_rows` makes of them.
 
 Each model at its own best granularity; along each swept axis; beside competing processes; rung by rung on the ladder
-from fork-join to tasks; which share of what fork-join loses other models recover; and on each node, and on CPUs near to
-each other or far apart.
+from fork-join to tasks; which share of what fork-join loses other models recover; and on each node.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from statistics import median
 from typing import Any
 
 import pandas as pd
 
 from ...cython_src.plan.barriers import BARRIERS
-from ..machine.environment import is_volatile
-from ..results.nodes import leaves
 from ..subjects.models import SERIAL, ModelSpec
 from .estimates import MIN_GENERATIONS, NOT_USABLE, SAME, UNDECIDED, Estimate
 from .names import GRANULARITY, INTERFERENCE, NETWORK, model_label, model_rank, plan_beside, value_text
@@ -310,9 +306,6 @@ def _model_text(row: dict[str, Any]) -> str:
     return f"{text}, {row['recovered']:.0%} of that" if row["ratio"] < 1 else text
 
 
-NEAR, FAR = "near", "far"
-
-
 @kept
 def sweep_on(sweep: Sweep, node: str) -> Sweep:
     """Return a sweep with the times of one node's generations alone."""
@@ -344,52 +337,3 @@ def node_limits(sweep: Sweep) -> list[dict[str, Any]]:
             }
         )
     return result
-
-
-def node_differences(sweep: Sweep) -> list[dict[str, str]]:
-    """Return a row for each entry of the environment that differs, and each of its values: entry, value, nodes."""
-    environments = {name: dict(leaves(run.environment)) for name, run in sweep.nodes.items()}
-    entries = dict.fromkeys(entry for own in environments.values() for entry in own)
-    result = []
-    for entry in entries:
-        nodes: dict[str, list[str]] = {}
-        for name, own in environments.items():
-            nodes.setdefault(own.get(entry, ""), []).append(name)
-        if len(nodes) > 1 and not is_volatile(entry):
-            result += [{"entry": entry, "value": value, "nodes": ", ".join(on)} for value, on in nodes.items()]
-    return result
-
-
-@kept
-def sweep_elsewhere(sweep: Sweep, place: str) -> Sweep:
-    """Return a sweep with the times of the generations that are left out since their CPUs lay nearer to each other, or
-    farther apart, than most: the same estimates for another state of the host."""
-    keys = {key for key, (seconds, usual) in sweep.quiet.moved.items() if (seconds > usual) == (place == FAR)}
-    return sweep.with_turns(
-        {
-            (plan_id, model, threads): {turn: seconds for turn, seconds in own.items() if turn[:2] in keys}
-            for (plan_id, _, model, threads), own in sweep.quiet.elsewhere.items()
-        }
-    )
-
-
-@kept
-def handover_table(sweep: Sweep) -> list[dict[str, Any]]:
-    """Return a row for each class of hand-overs, plan and model on most threads: place ("near" or "far"), handover_s
-    (median), and the columns of `speed_table`; none where all generations had their CPUs alike."""
-    moved = sweep.quiet.moved
-    places = sorted({FAR if seconds > usual else NEAR for seconds, usual in moved.values()})
-    if not places:
-        return []
-    usual_s = next(usual for _, usual in moved.values())
-    views = {NEAR if places == [FAR] else FAR if places == [NEAR] else "between": (usual_s, sweep)}
-    for place in places:
-        seconds = [one for one, usual in moved.values() if (one > usual) == (place == FAR)]
-        views[place] = median(seconds), sweep_elsewhere(sweep, place)
-    threads = {plan_id: max(count for _, count in sweep.points_of(plan_id)) for plan_id in sweep.plan_ids()}
-    return [
-        {"place": place, "handover_s": handover_s, **row}
-        for place, (handover_s, view) in sorted(views.items(), key=lambda view: view[1][0])
-        for row in speed_table(view).to_dict("records")
-        if row["reference"] and row["threads"] == threads[row["plan_id"]]
-    ]

@@ -1,6 +1,5 @@
-"""What a run costs besides the time of its steps: one-time costs, and after how many iterations they are earned back;
-peak memory, split into what the plan needs and the rest; launches and idle time of a GPU; hardware counters and energy
-of the timed runs, and counters of blocks."""
+"""What a run costs besides the time of its steps: one-time costs; peak memory, split into what the plan needs and the
+rest; launches and idle time of a GPU; hardware counters and energy of the timed runs, and counters of blocks."""
 
 from __future__ import annotations
 
@@ -11,8 +10,8 @@ import numpy as np
 import pandas as pd
 
 from ..subjects.memory import GRAPH, KINDS
-from .estimates import NOTHING, estimate, exceeds
-from .speeds import better_forkjoin, interval_columns, is_usable
+from .estimates import NOTHING, estimate
+from .speeds import better_forkjoin, interval_columns
 from .sweep import Point, Sweep, kept
 
 ONCE = ("prepare_s", "record_s", "close_s", "first_replay_s")
@@ -25,50 +24,17 @@ _FIELDS = {LIBRARIES: "libraries_bytes", GRAPH: "graph_bytes"}
 
 @kept
 def cost_table(sweep: Sweep) -> pd.DataFrame:
-    """Return one-time costs, and after how many iterations they are earned back.
-
-    Columns: plan_id, model, threads, prepare_s, record_s, close_s, first_replay_s (medians; NaN where a model has no
-    such step), step_s, once_s = prepare + first iteration - a steady step, and break_even_tasks, break_even_forkjoin:
-    the smallest number of iterations n with once + n * step <= that of eager `tasks` (of the better fork-join form)
-    on the same threads; "never" if the step is slower, "undecided" if the step times do not differ clearly, "" where
-    there is nothing to compare with.
-    """
+    """Return one-time costs: plan_id, model, threads, prepare_s, record_s, close_s, first_replay_s (medians; NaN where
+    a model has no such step), and step_s."""
     rows = []
-    once = {point: _once(sweep, point) for point in sweep.points()}
-    for point in once:
+    for point in sweep.points():
         row = point._asdict() | {column: _median(sweep, point, column) for column in ONCE}
-        row |= {"step_s": sweep.times.time(point).value, "once_s": once[point]}
-        beside = [other for other in once if (other.plan_id, other.threads) == (point.plan_id, point.threads)]
-        eager = [other for other in beside if other.model.name == "tasks"]
-        best_eager = min(eager, key=lambda other: sweep.times.time(other).value, default=None)
-        join = better_forkjoin(sweep, point.plan_id, point.threads)
-        for column, other in (("tasks", best_eager), ("forkjoin", join and point._replace(model=join))):
-            compared = other and other != point and point.model.name in ("taskgraph", "taskiter")
-            row[f"break_even_{column}"] = _break_even(sweep, point, other, once) if compared else ""
-        rows.append(row)
+        rows.append(row | {"step_s": sweep.times.time(point).value})
     return pd.DataFrame(rows)
 
 
 def _median(sweep: Sweep, point: Point, column: str) -> float:
     return float(pd.to_numeric(sweep.samples_of(point)[column]).median())
-
-
-def _once(sweep: Sweep, point: Point) -> float:
-    first, step = _median(sweep, point, "first_replay_s"), sweep.times.time(point).value
-    return _median(sweep, point, "prepare_s") + (max(0.0, first - step) if not math.isnan(first) else 0.0)
-
-
-def _break_even(sweep: Sweep, mine: Point, theirs: Point, once: Mapping[Point, float]) -> int | str:
-    slower = exceeds(sweep.times.ratio(mine, theirs), 1.0)
-    if slower is None or not (is_usable(sweep, mine) and is_usable(sweep, theirs)):
-        return "undecided"
-    if slower:
-        return "never"
-    gain = sweep.times.time(theirs).value - sweep.times.time(mine).value
-    extra = once[mine] - once[theirs]
-    if math.isnan(extra) or gain <= 0:
-        return "undecided"
-    return max(1, math.ceil(extra / gain))
 
 
 @kept
@@ -184,20 +150,6 @@ def block_counts(sweep: Sweep, plan_id: str) -> tuple[list[dict], list[dict]]:
         for thread in range(len(counts[0].by_thread)):
             by_thread.append({**own, "thread": thread, **_medians([each.by_thread[thread] for each in counts])})
     return by_kernel, by_thread
-
-
-def remote_rows(sweep: Sweep, plan_id: str) -> list[dict]:
-    """Return how many bytes the blocks of each kernel access in a pass, and the share of these on another NUMA node
-    than the CPU that ran the block: medians over profiles, in rows with model, threads, kernel, bytes and share."""
-    result = []
-    for point in (each for each in sweep.points() if each.plan_id == plan_id):
-        profiles = [row.remote_bytes for row in sweep.profiles_of(point).values() if row.remote_bytes]
-        for kernel in profiles[0] if profiles else ():
-            total, remote = np.median([each[kernel] for each in profiles], axis=0).tolist()
-            if total:
-                own = {"model": point.model, "threads": point.threads, "kernel": kernel}
-                result.append({**own, "bytes": total, "share": remote / total})
-    return result
 
 
 def _medians(counts: Sequence[Mapping[str, float | None]]) -> dict[str, float]:

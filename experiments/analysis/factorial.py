@@ -5,10 +5,9 @@
     placement  stealing: deques; partitioned: a program compiled for each thread
 
 Tasks that are made anew cannot be placed by a program compiled from them, so three of the twelve cells do not exist.
-All effects are contrasts of the times of `Sweep`, so that effects and cells agree to the last digit: the effect of a
-switch between two cells has the value and the interval of these cells' ratio. The attribution switches one factor after
-the other, from (eager, loop, stealing) to (replayed, none, partitioned), and takes the mean over every order that
-exists (the Shapley value over these orders), so that its parts multiply up to the whole.
+The attribution switches one factor after the other, from (eager, loop, stealing) to (replayed, none, partitioned), and
+takes the mean over every order that exists (the Shapley value over these orders), so that its parts multiply up to the
+whole.
 """
 
 from __future__ import annotations
@@ -20,57 +19,37 @@ from collections.abc import Iterator
 import pandas as pd
 
 from ..subjects.models import CREATIONS, PLACEMENTS, model_of_factors
-from .estimates import NOTHING
 from .speeds import interval_columns, is_usable, verdict_columns
 from .sweep import Point, Sweep, kept
 
 FACTORS = {"creation": CREATIONS, "barrier": ("loop", "iteration", "none"), "placement": PLACEMENTS}
-IMPOSSIBLE = "cannot exist: a program needs a graph that was recorded"
+WHOLE = "all three"
 Cell = tuple[str, str, str]
 FIRST: Cell = ("eager", "loop", "stealing")
 LAST: Cell = ("replayed", "none", "partitioned")
-CELLS: tuple[Cell, ...] = tuple(itertools.product(*FACTORS.values()))
-EXISTING: tuple[Cell, ...] = tuple(cell for cell in CELLS if cell[0] == "replayed" or cell[2] == "stealing")
+EXISTING: tuple[Cell, ...] = tuple(
+    cell for cell in itertools.product(*FACTORS.values()) if cell[0] == "replayed" or cell[2] == "stealing"
+)
 
 
-def contrasts() -> dict[tuple[str, str], dict[Cell, float]]:
-    """Return each effect as weights of the cells' log times: {(kind, name): {cell: weight}}; weights sum to zero."""
-    result: dict[tuple[str, str], dict[Cell, float]] = {}
-
-    def mean(kind, name, pairs):
-        weights: dict[Cell, float] = {}
-        for sign, cell in ((s, c) for after, before in pairs for s, c in ((1, after), (-1, before))):
-            weights[cell] = weights.get(cell, 0.0) + sign / len(pairs)
-        result[kind, name] = weights
-
-    for factor, levels in FACTORS.items():
-        place = [*FACTORS].index(factor)
-        for before, after in itertools.pairwise(levels):
-            cells = [cell for cell in EXISTING if cell[place] == before]
-            both = [((*cell[:place], after, *cell[place + 1 :]), cell) for cell in cells]
-            pairs = [pair for pair in both if pair[0] in EXISTING]
-            mean("main effect", f"{factor}: {before} to {after}", pairs)
-    for name, a, b in (
-        ("creation x barrier", ("eager", "stealing"), ("replayed", "stealing")),
-        ("barrier x placement", ("replayed", "stealing"), ("replayed", "partitioned")),
-    ):
-        # The weights give the second factor's effect without barriers over its effect with a barrier after each loop.
-        signs = {(b, "none"): 1, (a, "none"): -1, (b, "loop"): -1, (a, "loop"): 1}
-        result["interaction", name] = {(kind[0], bar, kind[1]): sign for (kind, bar), sign in signs.items()}
-
-    steps: list[list[tuple[Cell, Cell]]] = [[], [], []]
-    for order in itertools.permutations(range(3)):
+def attribution() -> dict[str, dict[Cell, float]]:
+    """Return the part of each factor, and the whole, as weights of the cells' log times, which sum to zero."""
+    places = {name: place for place, name in enumerate(FACTORS)}
+    steps: dict[str, list[tuple[Cell, Cell]]] = {name: [] for name in FACTORS}
+    for order in itertools.permutations(FACTORS):
         cell, path = FIRST, []
         for factor in order:
-            after = tuple(LAST[i] if i == factor else value for i, value in enumerate(cell))
+            after = tuple(LAST[i] if i == places[factor] else value for i, value in enumerate(cell))
             path.append((factor, after, cell))
             cell = after
         if all(after in EXISTING for _, after, _ in path):
             for factor, after, before in path:
                 steps[factor].append((after, before))
-    for name, pairs in zip(FACTORS, steps, strict=True):
-        mean("attribution", name, pairs)
-    mean("attribution", "all three", [(LAST, FIRST)])
+    result: dict[str, dict[Cell, float]] = {}
+    for name, pairs in {**steps, WHOLE: [(LAST, FIRST)]}.items():
+        weights = result.setdefault(name, {})
+        for sign, cell in ((s, c) for after, before in pairs for s, c in ((1, after), (-1, before))):
+            weights[cell] = weights.get(cell, 0.0) + sign / len(pairs)
     return result
 
 
@@ -85,27 +64,25 @@ def _complete(sweep: Sweep) -> Iterator[tuple[str, int, dict[Cell, Point]]]:
 
 @kept
 def factorial_table(sweep: Sweep) -> pd.DataFrame:
-    """Return one row per cell, also for those that cannot exist.
+    """Return one row per cell.
 
     Columns: plan_id, threads, creation, barrier, placement, model, time_s, low_s, high_s, ratio, ratio_low,
-    ratio_high (time over that of the first cell, paired by repetition), note.
+    ratio_high (time over that of the first cell, paired by repetition).
     """
     rows = []
     for plan_id, threads, of_cell in _complete(sweep):
-        for cell in CELLS:
-            point = of_cell.get(cell)
-            value = sweep.times.time(point) if point else NOTHING
+        for cell, point in of_cell.items():
+            value = sweep.times.time(point)
             rows.append(
                 {
                     "plan_id": plan_id,
                     "threads": threads,
                     **dict(zip(FACTORS, cell, strict=True)),
-                    "model": point.model if point else "",
+                    "model": point.model,
                     "time_s": value.value,
                     "low_s": value.low,
                     "high_s": value.high,
-                    **interval_columns("ratio", sweep.times.ratio(point, of_cell[FIRST]) if point else NOTHING),
-                    "note": "" if point else IMPOSSIBLE,
+                    **interval_columns("ratio", sweep.times.ratio(point, of_cell[FIRST])),
                 }
             )
     return pd.DataFrame(rows)
@@ -113,37 +90,31 @@ def factorial_table(sweep: Sweep) -> pd.DataFrame:
 
 @kept
 def effect_table(sweep: Sweep) -> pd.DataFrame:
-    """Return effects as ratios of times, below 1 where the switch gains.
+    """Return the attribution as ratios of times, below 1 where the switch gains.
 
-    Columns: plan_id, threads, kind ("main effect", "interaction", "attribution"), effect, ratio, low, high, share (of
-    the whole gain, in logarithms; NaN but for attributions), verdict, usable (whether all of its cells are), note.
+    Columns: plan_id, threads, effect, ratio, low, high, share (of the whole gain, in logarithms), verdict, lacks,
+    usable (whether all of its cells are).
     """
-    effects = contrasts() | {("interaction", "creation x placement"): {}}
     rows = []
     for plan_id, threads, of_cell in _complete(sweep):
         whole = math.log(sweep.times.ratio(of_cell[LAST], of_cell[FIRST]).value)
-        for kind, name in sorted(effects, key=lambda effect: KINDS.index(effect[0])):
-            of_point = {of_cell[cell]: weight for cell, weight in effects[kind, name].items() if weight}
-            estimate = sweep.times.contrast(of_point) if of_point else NOTHING
+        for name, weights in attribution().items():
+            of_point = {of_cell[cell]: weight for cell, weight in weights.items() if weight}
+            estimate = sweep.times.contrast(of_point)
             rows.append(
                 {
                     "plan_id": plan_id,
                     "threads": threads,
-                    "kind": kind,
                     "effect": name,
                     "ratio": estimate.value,
                     "low": estimate.low,
                     "high": estimate.high,
-                    "share": math.log(estimate.value) / whole if kind == "attribution" and whole else math.nan,
+                    "share": math.log(estimate.value) / whole if whole else math.nan,
                     **verdict_columns(sweep, estimate, *of_point),
                     "usable": all(is_usable(sweep, point) for point in of_point),
-                    "note": "" if of_point else "cannot be told: eager x partitioned cannot exist",
                 }
             )
     return pd.DataFrame(rows)
-
-
-KINDS = ("attribution", "main effect", "interaction")
 
 
 def answer(sweep: Sweep, plan_id: str) -> str:
@@ -151,7 +122,7 @@ def answer(sweep: Sweep, plan_id: str) -> str:
     effects = effect_table(sweep)
     if not len(effects) or plan_id not in set(effects["plan_id"]):
         return ""
-    effects = effects[(effects["plan_id"] == plan_id) & (effects["kind"] == "attribution")]
+    effects = effects[effects["plan_id"] == plan_id]
     threads = effects["threads"].max()
     of = {row["effect"]: row for row in effects[effects["threads"] == threads].to_dict("records")}
 
@@ -162,6 +133,6 @@ def answer(sweep: Sweep, plan_id: str) -> str:
     parts = ", ".join(f"{name} {text(of[name])}" for name in FACTORS)
     return (
         f"From eager tasks with a barrier after each loop to a replayed, compiled graph without barriers the time of "
-        f"a step on {threads} threads changes by a factor of {text(of['all three'])}; its parts, which multiply up to "
+        f"a step on {threads} threads changes by a factor of {text(of[WHOLE])}; its parts, which multiply up to "
         f"it: {parts}."
     )

@@ -21,7 +21,7 @@ class Question(NamedTuple):
     contestant: ModelAndThreads
     references: Sequence[ModelAndThreads]
     what: str  # what the contestant has besides, for people
-    # {"forkjoin", "peers", ""}; whose figure shows the answer: references are the fork-join forms, or the same model
+    # {"forkjoin", "peers", ""}; what the answer is about: references are the fork-join forms, or the same model
     # once more; or other programs
     against: str = ""
 

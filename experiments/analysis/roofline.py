@@ -119,14 +119,12 @@ def bound_sentences(sweep: Sweep, plan_id: str) -> list[str]:
         here = [(plan_id, model, count) for model, count in _cpu_points(sweep, plan_id) if count == threads]
         fastest = sweep.times.fastest(here)
         factor = sweep.times.time(fastest).value / total
-        kernels = " ".join(loop.kernel for loop in sweep.plans[plan_id].loops)
-        reason = f" ({_why_beaten(kernels)})" if factor < 1 else ""
         sentences.append(
             f"Bound by model on {plural(threads, 'thread')}: {'; '.join(texts)}; loops that memory bounds are "
             f"{memory:.0%} of the roofline floor of {rounded(total * 1e3)} ms; a step of {model_label(fastest[1])} "
-            f"takes {factor:.2f} times that floor{reason}."
+            f"takes {factor:.2f} times that floor."
         )
-    return sentences + unexplained(sweep, plan_id) + beaten_floors(sweep, plan_id)
+    return sentences + unexplained(sweep, plan_id)
 
 
 def measured_step(sweep: Sweep, plan_id: str) -> dict[str, float]:
@@ -166,26 +164,3 @@ def unexplained(sweep: Sweep, plan_id: str) -> list[str]:
         f"The floor does not explain the step: perfect kernels would take it, these take {over.sum() * 1e3:.3g} ms "
         f"more (serial), most in {'; '.join(named)}. {why}"
     ]
-
-
-def _why_beaten(kernels: str) -> str:
-    """Return why arithmetic took less than its floor."""
-    if "winograd" in kernels:
-        return "floors count the operations of direct convolutions, and Winograd's algorithm needs fewer"
-    return "one thread's peak was measured at another clock, or with competing processes"
-
-
-def beaten_floors(sweep: Sweep, plan_id: str) -> list[str]:
-    """Say why kernels take less than their floors, for those that do."""
-    table = roofline_table(sweep, plan_id)
-    if not len(table):
-        return []
-    reasons: dict[str, list[str]] = {}
-    for row in table[table["roof"] > 1].to_dict("records"):
-        reason = "data stayed in caches, which are faster than the memory that was measured"
-        if row["bound"] == ARITHMETIC or "winograd" in row["kernel"]:
-            reason = _why_beaten(row["kernel"])
-        names = reasons.setdefault(reason, [])
-        if row["kernel"] not in names:
-            names.append(row["kernel"])
-    return [f"Below their floors are {', '.join(names)}: {reason}." for reason, names in reasons.items()]

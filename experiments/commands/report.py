@@ -7,7 +7,7 @@ from argparse import ArgumentParser, Namespace
 from pathlib import Path
 
 from ...cython_src.errors import UsageError, check_choice
-from .arguments import add_json, show, texts
+from .arguments import add_json, texts
 
 DESCRIPTION = (
     "Write summary.csv, figures/ and report.html again from samples.jsonl, and print the verdicts; or what one of the "
@@ -15,11 +15,8 @@ DESCRIPTION = (
 )
 _EXPORTS = {
     "csv": "raw samples, one row each, to DIR/exports, like the other exports",
-    "parquet": "the same as Parquet; needs pyarrow, extra `parquet`",
-    "extra-p": "step times over threads and swept numbers, as Extra-P's JSON",
     "bmf": "step times with their intervals for Bencher, as Bencher Metric Format",
     "github-action-benchmark": "the same for github-action-benchmark, tool `customSmallerIsBetter`",
-    "latex": "the table of models and threads of every plan, for booktabs",
 }
 
 
@@ -36,9 +33,6 @@ def add_arguments(parser: ArgumentParser) -> None:
         metavar="ID",
         help="of --figure: first characters of a plan's id; default: main plan (gantt: of several, ID,ID; all)",
     )
-    parser.add_argument(
-        "--against", metavar="OTHER", help="compare with another folder of the same work: ratios, a figure"
-    )
     parser.add_argument("--no-title", action="store_true", help="of --figure: leave out the lines above the panels")
     parser.add_argument(
         "--models", type=texts, metavar="M[,M...]", help="of --figure and exports: these, in this order"
@@ -46,7 +40,7 @@ def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--names", type=texts, metavar="N[,N...]", help="of --figure and exports: names of the --models"
     )
-    parser.add_argument("--file", metavar="FILE", help="of --figure and --against; default: below DIR/figures")
+    parser.add_argument("--file", metavar="FILE", help="of --figure; default: below DIR/figures")
     for kind, text in _EXPORTS.items():
         parser.add_argument(f"--{kind}", dest="kinds", action="append_const", const=kind, help=text)
     add_json(parser)
@@ -71,6 +65,7 @@ def call(arguments: Namespace) -> int:
 
 
 def _report(arguments: Namespace) -> None:
+    from ..report.figures.style import FORMATS
     from ..report.files import report_folder
     from ..survey import is_survey, surveys_in
 
@@ -84,16 +79,15 @@ def _report(arguments: Namespace) -> None:
         text = write(folder)
         print((folder / kept).read_text(encoding="utf-8").rstrip() if arguments.json else text)
         return
+    formats = [arguments.kind] if arguments.kind else ()
+    for kind in formats:
+        check_choice("--format", kind, FORMATS)
     if results := _study(arguments):
-        from ..report.figures.style import FORMATS
         from ..studies.report import as_json, write_study_report
 
-        if arguments.kind:  # a study's figures are drawn in all of them
-            check_choice("--format", arguments.kind, FORMATS)
-        text = write_study_report(results, Path(arguments.folder), arguments.all)
+        text = write_study_report(results, Path(arguments.folder), arguments.all, formats)
         print(json.dumps(as_json(results), indent=1) if arguments.json else text)
         return
-    formats = [arguments.kind] if arguments.kind else ()
     print(report_folder(arguments.folder, arguments.json, formats, arguments.all))
 
 
@@ -142,12 +136,6 @@ def _names(arguments: Namespace) -> dict[str, str]:
     return dict(zip(models, names, strict=True))
 
 
-def _against(arguments: Namespace) -> None:
-    from ..report.two_results import compare_folders, format_comparison
-
-    show(arguments, compare_folders(arguments.folder, arguments.against, arguments.file), format_comparison)
-
-
 def _exports(arguments: Namespace) -> None:
     from ..report.exports import export_folder
 
@@ -158,10 +146,7 @@ def _exports(arguments: Namespace) -> None:
 _PARTS = {
     "": (_report, ("all", "kind", "json")),
     "figure": (_figure, ("column", "kind", "plan", "no_title", "models", "names", "file")),
-    "against": (_against, ("file", "json")),
     "kinds": (_exports, ("models", "names")),
 }
 _OPTIONS = {"": "the whole report", "kinds": "exports", "kind": "--format", "no_title": "--no-title"}
-_OPTIONS |= {
-    name: f"--{name}" for name in ("all", "figure", "against", "column", "plan", "models", "names", "file", "json")
-}
+_OPTIONS |= {name: f"--{name}" for name in ("all", "figure", "column", "plan", "models", "names", "file", "json")}

@@ -23,7 +23,6 @@ from .graphs import describe_graph, graph_name
 HALF = 0.5
 MUCH_PRESSURE = 0.1  # figures are doubtful above this part of time in which some thread waited for a CPU
 DISTURBED = "disturbed"
-EAGER_MODEL = "tasks"  # The cost of recording is compared with this model, which creates its tasks anew.
 
 
 def metg_s(work: Sequence[float], efficiency: Sequence[float], unit_s: float) -> float | None:
@@ -67,8 +66,7 @@ def summarise(rows: Sequence[MetgRow | MetgFailureRow]) -> dict[str, Any]:
         results: one for each graph, model and thread count with metg_s, empty_task_s (wall time of an iteration /
         tasks), record_s, close_s, prepare_s (of a task) as {"median", "low", "high"} or None; pressure: part of the
         time in which some thread waited for a CPU; withheld: "quick", "disturbed" or "", why there is no estimate of
-        METG; usable: whether others left it alone; break_even: replays after which preparing has paid off against eager
-        tasks, None where there is nothing to compare; curve: list of {work, task_s, granularity_s, efficiency,
+        METG; usable: whether others left it alone; curve: list of {work, task_s, granularity_s, efficiency,
         efficiency_low, efficiency_high}; failures: list of messages.
     """
     elsewhere, takes = moved_takes(rows), {(row.repetition, _session(row)) for row in rows}
@@ -103,8 +101,6 @@ def summarise(rows: Sequence[MetgRow | MetgFailureRow]) -> dict[str, Any]:
                 entry["metg_s"] = None
         results.append(entry)
     results.sort(key=lambda e: (graph_name(e["graph"]), e["threads"], e["model"]))
-    for entry in results:
-        entry["break_even"] = _break_even(entry, results)
     stopped = stopped_text(row.disturbance for row in rows if isinstance(row, MetgRow))
     left_out = {"takes": len(takes), "moved": [*elsewhere.values()]}
     cores = cores_text({(row.repetition, _session(row)): row for row in rows}.values(), "Cores were")
@@ -182,25 +178,6 @@ def _summarise_group(group, unit_s: float) -> dict[str, Any]:
     }
 
 
-def _break_even(entry, results) -> int | None:
-    """Return the replays of the empty graph after which a model has earned back its preparation."""
-    if not entry["repeats"]:
-        return None
-    eager = [
-        e
-        for e in results
-        if e["model"].name == EAGER_MODEL
-        and e["repeats"]
-        and (e["graph"], e["threads"]) == (entry["graph"], entry["threads"])
-    ]
-    if not eager or entry in eager:
-        return None
-    # Both sides have the same graph size, so costs per task can be compared.
-    gain = eager[0]["empty_task_s"]["median"] - entry["empty_task_s"]["median"]
-    cost = entry["prepare_s"]["median"] - eager[0]["prepare_s"]["median"]
-    return None if gain <= 0 else max(0, math.ceil(cost / gain))
-
-
 def of_gpu(entries: Sequence[Mapping[str, Any]]) -> bool:
     """Return whether entries are of models of a GPU, which has tasks that run at once in place of threads."""
     return any(entry["model"].is_gpu for entry in entries)
@@ -263,7 +240,6 @@ COLUMNS = (
     _ns("record_s", "record"),
     _ns("close_s", "close"),
     _ns("prepare_s", "prepare"),
-    Column("break-even, replays", lambda e: "" if e["break_even"] is None else str(e["break_even"]), True),
     USABLE,
 )
 
@@ -277,6 +253,6 @@ def as_csv(table: Mapping[str, Any]) -> str:
         for name in ("metg_s", "empty_task_s", "record_s", "close_s", "prepare_s"):
             values = entry.get(name) or dict.fromkeys(("median", "low", "high"), "")
             row |= {name: values["median"], f"{name}_low": values["low"], f"{name}_high": values["high"]}
-        row |= {name: entry.get(name, "") for name in ("break_even", "usable", "withheld")}
+        row |= {name: entry.get(name, "") for name in ("usable", "withheld")}
         rows.append({**row, "failures": "; ".join(entry["failures"])})
     return csv_text(list(rows[0]), (row.values() for row in rows))

@@ -56,7 +56,6 @@ SPEED = (
 OF_TIME = SPEED.index(AGAINST_JOIN[0])  # columns before it are of a point's own time
 CALLED = Column("call", MODEL.text)
 CALL = (CALLED, *SPEED[1:OF_TIME], number_column("cpus_busy", "CPUs busy"), *ratio_columns("time / reference"), VERDICT)
-BY_HANDOVER = (text_column("place", "CPUs"), time_column("handover_s", "hand-over"), PLAN, MODEL, ROUNDS, *AGAINST_JOIN)
 BY_NODE = (text_column("node"), *POINT, count_column("generations"), *AGAINST_JOIN)
 NODE = (
     *map(text_column, ("node", "host")),
@@ -65,7 +64,6 @@ NODE = (
     Column("GB/s of most threads", lambda r: number((r["bandwidth_bytes_per_s"] or math.nan) / 1e9, 1), True),
     number_column("capacity"),
 )
-NODE_DIFFERENCE = (*map(text_column, ("entry", "value", "nodes")),)
 LADDER = (
     text_column("takes", "removes (−), adds (+)"),
     MODEL,
@@ -98,12 +96,6 @@ def block_counter_columns(what: str, rows: Sequence[Mapping[str, Any]]) -> tuple
     )
 
 
-REMOTE = (
-    *POINT,
-    text_column("kernel"),
-    Column("MB accessed per pass", lambda row: number(row["bytes"] / 1e6, 2), True),
-    percent_column("share", "on another node"),
-)
 OWN_BEST = (
     THREADS,
     MODEL,
@@ -170,24 +162,18 @@ EFFICIENCY = (
     USABLE,
 )
 
-COST = (
-    *POINT,
-    *map(time_column, ("prepare_s", "record_s", "close_s", "first_replay_s", "step_s")),
-    Column("break-even vs tasks", lambda r: str(r["break_even_tasks"]), True),
-    Column("vs fork-join", lambda r: str(r["break_even_forkjoin"]), True),
-)
+COST = (*POINT, *map(time_column, ("prepare_s", "record_s", "close_s", "first_replay_s", "step_s")))
 CALL_COST = (
     *(CALLED, THREADS, time_column("prepare_s", "setup")),
     *(time_column("first_replay_s", "first call"), time_column("step_s", "later calls")),
 )
 
 
-def timed_column(heading: str, *names: str) -> Column:
-    """Return a column of a time with its interval in the same unit, such as "2.84 ms [2.80, 2.90]"; `names` of value,
-    low and high."""
+def _bound(name: str, heading: str) -> Column:
+    """Return a column of a time with its interval in the same unit, such as "2.84 ms [2.80, 2.90]"."""
 
     def text(row: Mapping[str, Any]) -> str:
-        value, low, high = (row[name] for name in names)
+        value, low, high = (row[f"{name}_s{end}"] for end in ("", "_low", "_high"))
         written = time(value)
         if not (written and math.isfinite(low)):
             return written
@@ -196,10 +182,6 @@ def timed_column(heading: str, *names: str) -> Column:
         return f"{written} {interval(low / scale, high / scale, len(digits.partition('.')[2]))}"
 
     return Column(heading, text, True)
-
-
-def _bound(name: str, heading: str) -> Column:
-    return timed_column(heading, *(f"{name}_s{end}" for end in ("", "_low", "_high")))
 
 
 BOUND = (
@@ -246,15 +228,14 @@ FACTORIAL = (
     *map(text_column, ("creation", "barrier", "placement")),
     time_column("time_s", "time"),
     *ratio_columns("time / first cell"),
-    text_column("note", ""),
 )
 EFFECT = (
     THREADS,
-    *map(text_column, ("kind", "effect")),
+    text_column("effect"),
     number_column("ratio", "time after / before", 3),
     Column("95% interval", lambda r: interval(r["low"], r["high"], 3, JUDGED_AT), True),
     percent_column("share", "share"),
-    Column("verdict", lambda r: VERDICT.text(r) + r["note"]),
+    VERDICT,
     USABLE,
 )
 INTERFERENCE = (

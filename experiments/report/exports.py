@@ -1,11 +1,10 @@
-"""Results in the formats of other tools: CSV, Parquet, Extra-P's JSON, LaTeX, dashboards of continuous benchmarks."""
+"""Results in the formats of other tools: CSV, dashboards of continuous benchmarks."""
 
 from __future__ import annotations
 
 import json
 import math
 import os
-import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -18,12 +17,8 @@ from ..analysis.names import model_label
 from ..analysis.speeds import is_usable
 from ..analysis.sweep import Sweep, chosen
 from ..results.files import write_atomically, write_table
-from ..tables import Table
-from ..tables.columns import USABLE
 from ..tables.numbers import interval, plural
-from . import columns
 from .sections import speed_rows
-from .words import plan_title
 
 EXPORT_FOLDER = "exports"
 
@@ -41,52 +36,6 @@ def sample_frame(sweep: Sweep) -> pd.DataFrame:
         scalars = {name: value for name, value in row.items() if not isinstance(value, (list, dict, tuple, set))}
         rows.append({"usable": usable, **options, **scalars, "model": str(row["model"])})
     return pd.DataFrame(rows)
-
-
-def write_parquet(sweep: Sweep, path: Path) -> None:
-    """Write the raw samples as Parquet. Raises `UsageError`: pyarrow is not installed."""
-    try:
-        sample_frame(sweep).to_parquet(path, engine="pyarrow", index=False)
-    except ImportError:
-        raise UsageError("Parquet needs pyarrow, which is not installed; pip install 'forktask[parquet]'") from None
-
-
-def extra_p(sweep: Sweep) -> dict[str, Any]:
-    """Return step times as Extra-P's JSON: measurements by call path, here the model, and metric.
-
-    Parameters of a point are the threads and the swept options that are numbers. Plans that differ in options which
-    are no numbers have call paths of their own.
-    """
-    records = [sweep.records[plan_id] for plan_id in sweep.plan_ids()]
-    numeric = [axis for axis in sweep.axes if all(isinstance(record[axis], (int, float)) for record in records)]
-    other = [axis for axis in sweep.axes if axis not in numeric]
-    measurements: dict[str, dict[str, list]] = {}
-    for (plan_id, model, threads), times in sweep.turns.items():
-        if not sweep.shows(model):
-            continue
-        record = sweep.records[plan_id]
-        path = "->".join([*(f"{axis}={record.get(axis)}" for axis in other), str(model)])
-        point = [float(threads), *(float(record[axis]) for axis in numeric)]
-        values = [times[turn] for turn in sorted(times)]
-        measurements.setdefault(path, {}).setdefault("time", []).append({"point": point, "values": values})
-    for metrics in measurements.values():
-        metrics["time"].sort(key=lambda entry: entry["point"])
-    return {"parameters": ["threads", *numeric], "measurements": measurements}
-
-
-def latex_tables(sweep: Sweep) -> str:
-    """Return the table of every model and number of threads, a LaTeX table for each plan (package booktabs)."""
-    timed = columns.timed_column("time", "time_s", "low_s", "high_s")
-    shown = (*(timed if column.heading == "time" else column for column in columns.SPEED), USABLE)
-    tables = []
-    for plan_id in sweep.plan_ids():
-        chosen, rows = Table("speed", shown, speed_rows(sweep, plan_id)).cells()
-        frame = pd.DataFrame(rows, columns=[column.heading for column in chosen])
-        style = frame.style.hide(axis="index").format(escape="latex").format_index(escape="latex", axis="columns")
-        form = "".join("r" if column.number else "l" for column in chosen)
-        caption = re.sub(r"[&%$#_{}]", r"\\\g<0>", plan_title(sweep, plan_id))
-        tables.append(style.to_latex(column_format=form, hrules=True, caption=caption, label=f"tab:{plan_id}"))
-    return "\n".join(tables)
 
 
 def _benchmarks(sweep: Sweep) -> dict[str, dict[str, Any]]:
@@ -131,14 +80,11 @@ def _write_json(value: Mapping[str, Any] | Sequence[Any], path: Path) -> None:
 
 EXPORTS = {
     "csv": ("samples.csv", lambda sweep, path: write_table(path, sample_frame(sweep))),
-    "parquet": ("samples.parquet", write_parquet),
-    "extra-p": ("extra-p.json", lambda sweep, path: _write_json(extra_p(sweep), path)),
     "bmf": ("bmf.json", lambda sweep, path: _write_json(bencher(sweep), path)),
     "github-action-benchmark": (
         "github-action-benchmark.json",
         lambda sweep, path: _write_json(github_action_benchmark(sweep), path),
     ),
-    "latex": ("tables.tex", lambda sweep, path: write_atomically(path, latex_tables(sweep))),
 }
 
 
@@ -146,7 +92,7 @@ def export_folder(
     folder: str | os.PathLike, kinds: Sequence[str], models: Mapping[str, str] | None = None
 ) -> list[Path]:
     """Write some of `EXPORTS` of a results folder to its folder `exports`, and return their paths; `models` as for
-    `figures.draw`. Raises `UsageError`: a library that is missing, or a folder that cannot be written."""
+    `figures.draw`. Raises `UsageError`: a folder that cannot be written."""
     sweep = load(folder)
     if not len(sweep.samples):
         raise UsageError(f"an export needs samples, got none in {str(folder)!r}; measure first")

@@ -27,7 +27,7 @@ from ..traces.formats import write_paje, write_paraver, write_perfetto
 from ..traces.sweep import LOSSES_TABLE, SHOWN, plan_folder
 from . import figures
 from .figures.layers import draw_traced, losses_chart
-from .figures.style import COLUMN_WIDTH_IN, FIGURE_FOLDER, FORMATS, figure_path, save, save_asked
+from .figures.style import COLUMN_WIDTH_IN, FIGURE_FOLDER, FORMATS, figure_path, save, save_all, save_asked
 from .gantt import draw_gantt, draw_traces, gantt_text
 from .rendering import DrawnFigure, render_answers, render_figure, render_html, render_json, render_text
 from .sections import Report, build
@@ -71,13 +71,8 @@ def write_sweep(sweep: Sweep, report: Report, out_dir: Path, formats: Sequence[s
             for name in figures.available_figures(sweep, plan_id):
                 column = "single" if name == report.first else "double"
                 figure = figures.draw(sweep, name, plan_id, column)
-                stem = folder / figure_stem(sweep, plan_id, name)
-                for kind in FORMATS:
-                    if kind == "svg" or kind in formats or Path(f"{stem}.{kind}").exists():
-                        save(figure, f"{stem}.{kind}")
                 text = figures.caption_file(sweep, name, plan_id)
-                write_atomically(f"{stem}.txt", text)
-                svg = Path(f"{stem}.svg").read_text(encoding="utf-8")
+                svg = save_all(figure, folder / figure_stem(sweep, plan_id, name), formats, text)
                 drawn.append(DrawnFigure(plan_id, name, svg, text.partition("\n\n")[0]))
             if any(row.plan_id == plan_id for row in sweep.traces):
                 gantt = DrawnFigure.read(plan_id, plan_folder(out_dir, sweep.plans[plan_id]) / f"{GANTT}.svg")
@@ -99,8 +94,6 @@ def report_folder(
     out_dir: str | os.PathLike, as_json: bool = False, formats: Sequence[str] = (), whole: bool = False
 ) -> str:
     """Write the report of a folder, and return its answers, or as text or JSON all of it; see `write_sweep`."""
-    for kind in formats:
-        check_choice("--format", kind, FORMATS)
     sweep = load(out_dir)
     report = build(sweep)
     gc.freeze()  # what was imported and read stays: looking through it for garbage would take a tenth of the time

@@ -72,7 +72,7 @@ def _values(sweep: Sweep, finding: Published) -> Iterator[tuple[tuple[str, str],
             for row in ratio_rows(sweep, [Pair(point, others)] if {point, *others} <= sweep.turns.keys() else ()):
                 yield (plan, " / ".join(pair[:2])), estimate_of(row), row["verdict"]
     for row in effect_table(sweep).to_dict("records") if finding.effects else ():
-        if row["kind"] == "attribution" and row["effect"] in finding.effects:
+        if row["effect"] in finding.effects:
             plan = canonical_json(sweep.plans[row["plan_id"]].options)
             yield (plan, row["effect"]), Estimate(row["ratio"], row["low"], row["high"], 0), row["verdict"]
 

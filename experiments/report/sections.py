@@ -23,19 +23,9 @@ from ..analysis.accounting import (
     layer_table,
     phase_table,
     phases_of,
-    remarks,
     unlike_text,
 )
-from ..analysis.comparisons import (
-    PER,
-    axis_table,
-    handover_table,
-    interference_table,
-    node_differences,
-    node_limits,
-    own_best_table,
-    recovered_text,
-)
+from ..analysis.comparisons import PER, axis_table, interference_table, node_limits, own_best_table, recovered_text
 from ..analysis.costs import (
     block_counts,
     block_sentences,
@@ -44,7 +34,6 @@ from ..analysis.costs import (
     counter_table,
     gpu_table,
     memory_table,
-    remote_rows,
 )
 from ..analysis.estimates import EQUIVALENCE_BAND
 from ..analysis.limits import bound_table, floor_table
@@ -64,23 +53,17 @@ from . import columns
 from .figures import left_out
 from .figures.ladder import ladder_rows
 from .figures.layers import rows_of as loss_rows
-from .figures.ratios import node_rows
-from .verdicts import answers, scope_note
+from .verdicts import answers, node_rows, scope_note
 from .words import axes_text, conditions, data_warning, definitions_of, gpu_text, order_note, plan_title, t1_text
 
 RAW_DATA = (
     "Next to this page: samples.jsonl, with one line per process and its turns; tables as CSV; figures. "
-    "`forktask report` makes this page again from samples.jsonl, and writes it for other tools (`--csv`, `--latex`, "
-    "...)."
+    "`forktask report` makes this page again from samples.jsonl, and writes it for other tools (`--csv`, `--bmf`)."
 )
 JUDGING = "verdict"  # heading of columns of verdicts; for what answers hold is said below their table
 PARTS = re.compile(r", (?![^()]*\))")  # of a problem's name: commas in parentheses part no words
 TRACE_FILES = ("gantt.pdf", "losses.pdf", "losses.csv", "trace.json.gz", "trace.prv", "trace.paje")
 
-ELSEWHERE = (
-    "The host moved the CPUs between generations: the time of a hand-over of a cache line shows how far apart they "
-    "were. All other tables have only the placement of most generations."
-)
 NO_ANSWERS = Table("in_short", (), [])
 MOST_OPENING = 3  # plans whose sentence opens the report
 
@@ -232,8 +215,7 @@ def _sections_of_plan(sweep: Sweep, plan_id: str) -> Iterator[Section]:
     if len(sweep.plan_ids()) > MOST_OPENING:
         texts += filter(None, [recovered_text(sweep, plan_id)])
     yield part(title, floors, figures=("speedup", "simulated"), sentences=texts, level=2)
-    by_node = [row for row in node_rows(sweep, plan_id) if row["node"]]
-    yield part("On each node", table("by_node", columns.BY_NODE, by_node), figures=("nodes",))
+    yield part("On each node", table("by_node", columns.BY_NODE, node_rows(sweep, plan_id)))
     speeds = table("speed", columns.SPEED, speed_rows(sweep, plan_id))
     yield part("Every model and number of threads", speeds, figures=("turns", "handover"))
     if plan_id in leading_plans(sweep):
@@ -265,12 +247,12 @@ def _sections_of_plan(sweep: Sweep, plan_id: str) -> Iterator[Section]:
 
     costs = records_of(cost_table(sweep), plan_id)
     shown = table("costs", columns.COST, costs if any(math.isfinite(row["prepare_s"]) for row in costs) else [])
-    yield part("One-time costs, and iterations until they are earned back", shown)
+    yield part("One-time costs", shown)
     bounds = table("bounds", columns.BOUND, bound_table(sweep))
     yield part("Bounds on the time of a step, from serial block durations", bounds, in_terminal=False)
     accounts = table("accounting", columns.ACCOUNT, accounting_table(sweep))
     title = "Measured time against the floor from its own block durations"
-    yield part(title, accounts, answers=remarks(accounts.rows))
+    yield part(title, accounts)
     tables = (
         table("factorial", columns.FACTORIAL, factorial.factorial_table(sweep)),
         table("effects", columns.EFFECT, factorial.effect_table(sweep)),
@@ -289,8 +271,6 @@ def _sections_of_plan(sweep: Sweep, plan_id: str) -> Iterator[Section]:
     tables = [Table(f"counters by {what}", columns.block_counter_columns(what, rows), rows) for what, rows in counts]
     title, texts = "Events in blocks, by kernel and by thread, medians of runs of their own", block_sentences(sweep)
     yield part(title, *tables, about=texts, in_terminal=False, folded=True)
-    title, remote = "Blocks that ran where their data were not", remote_rows(sweep, plan_id)
-    yield part(title, table("remote", columns.REMOTE, remote), in_terminal=False, folded=True)
 
 
 def _sections_of_calls(sweep: Sweep, plan_id: str) -> Iterator[Section]:
@@ -363,16 +343,12 @@ def _closing_sections(sweep: Sweep) -> list[Section]:
         for row in sweep.failures
     ]
     limits = node_limits(sweep) if len(sweep.nodes) > 1 else []
-    differences = Table("node_differences", columns.NODE_DIFFERENCE, node_differences(sweep) if limits else [])
     about_nodes = ["Ratios are taken within nodes. Their intervals hold for these nodes."]
-    places = [{**row, "plan_name": axes_text(sweep, row["plan_id"])} for row in handover_table(sweep)]
-    by_handover = Table("handovers", _varying(columns.BY_HANDOVER, places), places)
     none = "No configuration ran out of time or memory, crashed or computed something else."
     table = Table("failures", columns.FAILURE, failures)
     measured = [*dict.fromkeys(text for plan_id in sweep.plan_ids() for text in conditions(sweep, plan_id)), RAW_DATA]
     return [
-        section("Near and far CPUs", by_handover, about=[ELSEWHERE], folded=True),
-        section("What differs between nodes", Table("nodes", columns.NODE, limits), differences, about=about_nodes),
+        section("What differs between nodes", Table("nodes", columns.NODE, limits), about=about_nodes),
         section("Not measured", table, sentences=[none] * (not failures), in_terminal=bool(failures)),
         Section("How it was measured", sentences=measured, in_terminal=False),
         Section("Words", definitions=definitions_of(sweep), in_terminal=False),

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from statistics import median
 from typing import Any
 
+from ..analysis.comparisons import sweep_on
 from ..analysis.estimates import UNDECIDED
 from ..analysis.names import model_label
 from ..analysis.questions import ModelAndThreads, questions
@@ -26,7 +27,7 @@ def answers(sweep: Sweep) -> list[dict[str, Any]]:
     Returns
     -------
     list of dict
-        plan, question, label, against (the figure that shows the row: "forkjoin", "peers" or none), and the columns of
+        plan, question, label, against ("forkjoin", which figure `forest` shows, "peers" or none), and the columns of
         `ratio_rows`.
     """
     return [row for plan_id in sweep.plan_ids() for row in _of_plan(sweep, plan_id)]
@@ -48,6 +49,21 @@ def _of_plan(sweep: Sweep, plan_id: str) -> Iterator[dict[str, Any]]:
         other = "itself" if reference == model.repeated else model_label(reference)
         question = f"{model_label(model.repeated)} against {other}" + (f": {what}" if what else "")
         yield {**row, "question": question, "label": model_label(model)}
+
+
+def node_rows(sweep: Sweep, plan_id: str) -> list[dict[str, Any]]:
+    """Return the answers of a plan against fork-join on each node of several: node, and their own columns."""
+    shown = [row for row in answers(sweep) if (row["plan_id"], row["against"]) == (plan_id, "forkjoin")]
+    result = []
+    for node in sweep.nodes if len(sweep.nodes) > 1 else ():
+        there = sweep_on(sweep, node)
+        pairs = [
+            Pair(Point(plan_id, row["model"], row["threads"]), [Point(plan_id, row["reference"], row["threads"])], row)
+            for row in shown
+        ]
+        pairs = [pair for pair in pairs if pair.point in there.turns and pair.references[0] in there.turns]
+        result += [{**row, "node": node} for row in ratio_rows(there, pairs)]
+    return result
 
 
 def scope_note(sweep: Sweep) -> str:

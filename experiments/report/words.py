@@ -58,14 +58,14 @@ DEFINITIONS = {
     "logged / timed": "Time with the event log over that without; near 1, or logged runs do not represent the others.",
     "inflation": "Time of all threads in blocks over that of the serial run.",
     "floor, excess": "What the blocks of the same run allow at best (fork-join: the sum over loops of max(work / "
-    "threads, longest block); span; cycle mean), and by how much the run takes longer.",
+    "threads, longest block); span; cycle mean), and by how much the run takes longer; "
+    "below 0 within its interval, or where the ends of a run cut off a cycle that spans several steps.",
     "per unit": "Excess per barrier for fork-join; excess times threads per task for task models.",
-    "empty kernels": "Time of the same graph under the same model with kernels that do nothing.",
+    "empty kernels": "Time of the same graph under the same model with kernels that do nothing; more than the excess "
+    "where the runtime works while others compute.",
     "equal shares / floor": "What `schedule(static)` allows over the floor.",
     "time / both": f"Time over floor and empty kernels together. within {MOST_OVER:.0%}: whether the interval ends "
     f"below {1 + MOST_OVER}, begins above, or neither.",
-    "break-even": "Iterations after which recording and closing the graph are paid back; never: the step is slower; "
-    "undecided: the steps do not differ clearly.",
 }
 # Of functions and programs: their own meanings, and which of the words above their pages have.
 OF_CALLS = {
@@ -205,18 +205,6 @@ def machine_text(sweep: Sweep) -> str:
             spans = dict.fromkeys(f"{share:.0%}" for share in (min(remote), max(remote)))
             pieces.append(f"{' to '.join(spans)} of the bytes that blocks access are on another node than their CPU")
     return f"Machine: {', '.join(pieces)}." if pieces else ""
-
-
-def describe_machine(sweep: Sweep, threads: int) -> str:
-    """Describe a machine: its name, version, peak of a thread, and capacity of these threads, as far as measured."""
-    pieces = [processor(sweep.environment) or "unknown processor"]
-    if sweep.environment.get("gpus"):
-        pieces.append(str(sweep.environment["gpus"][0]))
-    if sweep.environment.get("forktask"):
-        pieces.append(f"forktask {sweep.environment['forktask']}")
-    if peak := sweep.machine.peak_flops_per_s_1thread:
-        pieces.append(f"{peak / 1e9:.0f} GFLOP/s per thread")
-    return ", ".join([*pieces, f"{threads} threads do the work of {sweep.capacity(threads).value:.2f}"])
 
 
 def gpu_text(sweep: Sweep) -> str:

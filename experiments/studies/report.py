@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -13,44 +13,32 @@ from typing import Any
 import pandas as pd
 from matplotlib.figure import Figure
 
-from ...cython_src.errors import UsageError, check_choice
+from ...cython_src.errors import check_choice
 from ..analysis.names import called
-from ..report.figures.style import (
-    COLUMN_WIDTH_IN,
-    FORMATS,
-    figure_path,
-    finish,
-    in_style,
-    save,
-    save_asked,
-    write_lines,
-)
+from ..report.figures.chart import Lacking, drawn
+from ..report.figures.style import COLUMN_WIDTH_IN, FIGURE_FOLDER, FORMATS, figure_path, in_style, save_all, save_asked
 from ..report.rendering import DrawnFigure, render_html, render_json, render_text
 from ..report.sections import Report, environment_section, facts_of, section
 from ..results.files import write_atomically, write_table
-from ..subjects.memory import format_bytes
 from ..tables import Column, Table
 from ..tables.columns import USABLE, count_column, number_column, percent_column, size_column, text_column, time_column
-from ..tables.numbers import known, percent, time
+from ..tables.numbers import percent, time
 from ..training.phase_times import COLUMNS as PHASE_COLUMNS
 from .configuration import axis_text
 from .figures import FIGURES
 from .figures import title as title_of
 from .running import StudyResults
 from .tables import (
-    PLANNED,
     agreement,
     data_notes,
     data_sentences,
     disturbance_warnings,
     energy_sentences,
-    epoch_medians,
     epoch_table,
     failures,
     loader_table,
     loading_table,
     machine_sentence,
-    memory_table,
     pretrained_sentences,
     run_table,
 )
@@ -62,14 +50,6 @@ PHASES_SAID = (
     "where competing processes took the CPUs. Each is a median over epochs, and busy times of all steps are estimated "
     "from the first ones; the rest is 0 where these sum to more than the epoch."
 )
-MEMORY_SAID = (
-    "The most memory that was resident in the process of a run, and what it consists of. Libraries (with Python) and "
-    "loader (with the data) were measured; the other kinds are the needs of the plan of a step and of evaluating "
-    "plans.  The rest is copies, and libraries that are loaded later, such as PyTorch for a file of it; it is "
-    "none where parts of a plan were never touched. Growth is from the second epoch to the last one."
-)
-
-
 LOADING_SAID = (
     "First the runs that load in their steps. Of lower: their rate over the lower of the best way of loading alone and "
     "of training on images in memory. Of both: over the rate of the two one after the other on the same cores. Then "
@@ -86,23 +66,19 @@ def build(results: StudyResults) -> Report:
     runs = run_table(results)
     told = data_sentences(results) + energy_sentences(results)
     phases = [row for row in runs if row["phases_timed"]]
-    epochs = Table("epochs", _epoch_columns(results), epoch_medians(results))
     failed = Table("failures", [*_names(results), *map(text_column, ("seed", "reason", "message"))], failures(results))
     loading = [
         Table("loading", _loading_columns(results), loading_table(results)),
         Table("loaders", LOADERS, loader_table(results)),
     ]
     about_loading = [LOADING_SAID] if results.loading else []
-    memory = Table("memory", _memory_columns(results), memory_table(results))
     sections = [
         section("How to read it", sentences=[study.how_to_read] if study.how_to_read else [], in_terminal=False),
         section("Pretrained weights", sentences=pretrained_sentences(results)),
         section("Runs", Table("runs", _run_columns(results), runs), about=told, answers=sentences),
         section("Phases of an epoch", Table("phases", _phase_columns(results), phases), about=[PHASES_SAID]),
-        section("Memory", memory, about=[MEMORY_SAID]),
         section("Loading image files", *loading, sentences=about_loading),
         section("Curves", figures=tuple(FIGURES), plan_id="study", in_terminal=False),
-        section("Epochs", epochs, in_terminal=False),
         section("What did not run or did not fit", failed),
         environment_section(results.run, machine_sentence(results)),
     ]
@@ -113,27 +89,20 @@ def build(results: StudyResults) -> Report:
     return Report(f"{study.title}: {count}", facts, data_notes(results), warnings, shown)
 
 
-def write_study_report(results: StudyResults, out: Path, whole: bool = False) -> str:
-    """Write epochs.csv, runs.csv, the figures and report.html; return the report's text, `whole` with every epoch.
-    Raises `UsageError`: the folder cannot be written."""
+def write_study_report(results: StudyResults, out: Path, whole: bool = False, formats: Sequence[str] = ()) -> str:
+    """Write epochs.csv, runs.csv, the figures and report.html; return the report's text, or the `whole` of it. Raises
+    `UsageError`: the folder cannot be written."""
     report = build(results)
-    drawn = []
-    folder = out / "figures"
-    folder.mkdir(exist_ok=True)
+    pictures = []
+    (out / FIGURE_FOLDER).mkdir(exist_ok=True)
     write_table(out / "epochs.csv", epoch_table(results))
     write_table(out / "runs.csv", pd.DataFrame(run_table(results)))
     for name in FIGURES:
-        for column, stem in (("single", f"{name}-single"), ("double", name)):
-            if (result := drawn_figure(results, name, column)) is None:
-                break
-            for kind in FORMATS:
-                save(result[0], folder / f"{stem}.{kind}")
-        if result is None:
-            continue
-        write_atomically(folder / f"{name}.txt", _caption_file(results, report, result[1]))
-        svg = (folder / f"{name}.svg").read_text(encoding="utf-8")
-        drawn.append(DrawnFigure("study", name, svg, result[1]))
-    write_atomically(out / "report.html", render_html(report, drawn))
+        with suppress(Lacking):
+            figure, caption = drawn_figure(results, name, "double")
+            svg = save_all(figure, out / FIGURE_FOLDER / name, formats, _caption_file(results, report, caption))
+            pictures.append(DrawnFigure("study", name, svg, caption))
+    write_atomically(out / "report.html", render_html(report, pictures))
     write_atomically(out / "report.json", json.dumps(render_json(report), indent=1) + "\n")
     return render_text(report, whole) + f"{out}: report.html, runs.csv, epochs.csv, figures\n"
 
@@ -146,14 +115,12 @@ def _caption_file(results: StudyResults, report: Report, caption: str) -> str:
 
 def drawn_figure(
     results: StudyResults, name: str, column: str, title: bool = True, models: Mapping[str, str] | None = None
-) -> tuple[Figure, str] | None:
-    """Return one of `FIGURES` and its caption, of trainings under some models alone where they are given; None where
-    the study has nothing for it."""
-    with in_style(), _chosen(results, models) as results:
-        if (result := FIGURES[name](results, column)) is None:
-            return None
-        write_lines(result[0], [title_of(results)], column)
-        return finish(result[0], title), result[1]
+) -> tuple[Figure, str]:
+    """Return one of `FIGURES` and its caption, of trainings under some models alone where they are given. Raises
+    `Lacking`: the study has nothing for it."""
+    with in_style(), _chosen(results, models) as shown:
+        chart = replace(FIGURES[name](shown), facts=[title_of(shown)])
+        return drawn(chart, column, title), chart.text
 
 
 @contextmanager
@@ -185,11 +152,9 @@ def draw_study(
     check_choice("the figure", figure, FIGURES)
     check_choice("the column", column, COLUMN_WIDTH_IN)
     check_choice("--format", kind, FORMATS)
-    result = drawn_figure(results, figure, column, title, models)
-    if result is None:
-        raise UsageError(f"figure {figure} needs runs that this study does not have; see `forktask run --help`")
+    picture, caption = drawn_figure(results, figure, column, title, models)
     path = figure_path(folder, figure, column, kind, out)
-    save_asked(result[0], path, _caption_file(results, build(results), result[1]))
+    save_asked(picture, path, _caption_file(results, build(results), caption))
     return path
 
 
@@ -209,11 +174,6 @@ def _axis_column(axis: str) -> Column:
 
 def _rate(name: str, heading: str) -> Column:
     return Column(heading, lambda row: f"{row[name]:,.0f}", True)
-
-
-def _size(name: str, heading: str) -> Column:
-    """A column of bytes that may be fewer than none."""
-    return Column(heading, lambda row: format_bytes(row[name]) if known(row[name]) else "", True)
 
 
 def _run_columns(results: StudyResults) -> list[Column]:
@@ -255,34 +215,6 @@ def _spread(row: dict[str, Any]) -> str:
 
 def _reached(name: str, row: dict[str, Any]) -> str:
     return time(row[name]) or "not reached"
-
-
-def _epoch_columns(results: StudyResults) -> list[Column]:
-    return [
-        *_names(results),
-        *([count_column("stage")] if len(results.study.stages) > 1 else []),
-        count_column("epoch"),
-        number_column("train_loss", digits=4),
-        number_column("valid_loss", digits=4),
-        percent_column("error_rate", "valid error", 2),
-        time_column("epoch_time_s", "time"),
-        time_column("time_s", "time so far"),
-        USABLE,
-        Column("energy", lambda row: time(row.get("joules"), "J"), True),
-        size_column("resident_bytes", "memory"),
-    ]
-
-
-def _memory_columns(results: StudyResults) -> list[Column]:
-    return [
-        *_names(results),
-        size_column("peak_bytes", "peak"),
-        size_column("libraries_bytes", "libraries"),
-        size_column("loader_bytes", "loader"),
-        *map(size_column, PLANNED),
-        _size("rest_bytes", "rest"),
-        _size("grown_bytes", "growth"),
-    ]
 
 
 def _loading_columns(results: StudyResults) -> list[Column]:

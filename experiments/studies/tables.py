@@ -13,17 +13,13 @@ from msgspec import structs
 from ..report.words import processor
 from ..results.disturbance import DISTURBED_SHARE, stopped_text
 from ..results.training_rows import LoadingFailureRow, LoadingRow, TrainingRow, epoch_times
-from ..subjects.memory import GRAPH, KINDS
 from ..tables.numbers import plural
 from ..training.config import TrainingConfig
 from ..training.phase_times import COLUMNS as PHASE_COLUMNS
-from ..training.trainer import EVALUATING
 from .configuration import WITHOUT_EFFECT, Training
 from .loaders import CONDITIONS
 from .running import StudyResults
 
-# Kinds of memory that a run's plans have to themselves; the data lie in what the loader took.
-PLANNED = (*(kind for kind in dict.fromkeys(KINDS.values()) if kind != "data and logs"), GRAPH, EVALUATING)
 LEAST_USABLE = 0.5  # of the epochs of a usable row
 GPU_COLUMNS = ("gpu_memory_bytes", "gpu_utilisation")
 
@@ -130,42 +126,6 @@ def _time_to(epochs: pd.DataFrame, accuracy: float) -> float:
         times.append(reached["time_s"].min() if len(reached) else np.inf)
     median = float(np.median(times))
     return median if np.isfinite(median) else np.nan
-
-
-def epoch_medians(results: StudyResults) -> list[dict[str, Any]]:
-    """Return a row for each combination and epoch: medians over seeds."""
-    epochs = epoch_table(results)
-    if not len(epochs):
-        return []
-    names = ["stage", "train_loss", "valid_loss", "error_rate", "epoch_time_s", "time_s", "resident_bytes"]
-    names += [name for name in ("joules",) if name in epochs]
-    groups = epochs.groupby(["label", "epoch"], sort=False)
-    medians = groups[names].median().join(groups["usable"].mean() >= LEAST_USABLE).reset_index()
-    axes = {run.label: run.axes for run, _ in results.done()}
-    return [{**axes[row["label"]], **row} for row in medians.to_dict("records")]
-
-
-def memory_table(results: StudyResults) -> list[dict[str, Any]]:
-    """Return a row for each combination: medians over seeds of the peak of its process and what it consists of.
-
-    peak_bytes, libraries_bytes (resident before the training), loader_bytes (what reading the data added), the kinds of
-    `PLANNED` as the plans need them, rest_bytes (the peak without all these: copies, what libraries allocate; 0 where
-    parts of a plan were never touched), and grown_bytes (resident after the last epoch beyond that after the second of
-    a stage, of the last stage; NaN for fewer epochs).
-    """
-    rows = []
-    for label, result in _by_label(results).items():
-        of_runs = []
-        for _, row in result:
-            stage = row.stages[-1]
-            parts = {"libraries_bytes": _libraries_bytes(row), "loader_bytes": stage.end.loader_bytes}
-            parts |= {kind: stage.end.planned_bytes.get(kind, 0) for kind in PLANNED}
-            resident = [epoch.resident_bytes for epoch in stage.history]
-            rest = {"rest_bytes": max(stage.end.peak_bytes - sum(parts.values()), 0)}
-            rest["grown_bytes"] = resident[-1] - resident[1] if len(resident) > 2 else np.nan
-            of_runs.append({"peak_bytes": stage.end.peak_bytes, **parts, **rest})
-        rows.append({**result[0][0].axes, "label": label, **pd.DataFrame(of_runs).median().to_dict()})
-    return rows
 
 
 def loader_table(results: StudyResults) -> list[dict[str, Any]]:

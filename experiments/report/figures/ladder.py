@@ -12,7 +12,7 @@ import pandas as pd
 
 from ...analysis.comparisons import ladder_table, no_ladder
 from ...analysis.estimates import EQUIVALENCE_BAND
-from ...analysis.factorial import effect_table, factorial_table
+from ...analysis.factorial import WHOLE, effect_table, factorial_table
 from ...analysis.names import model_label
 from ...analysis.speeds import with_usable
 from ...analysis.sweep import Sweep, kept
@@ -25,7 +25,7 @@ from .speedup import not_simulated
 from .style import COLORS, GREY, ModelStyle, mark_handle, model_styles
 
 SIMULATED_THREADS = (8, 64)
-SWITCH, WHOLE = "a switch", "all three"
+SWITCH = "a switch"
 
 
 @kept
@@ -91,8 +91,7 @@ def factorial(sweep: Sweep, plan_id: str) -> Chart:
         )
     cells, effects = (table[table["plan_id"] == plan_id] for table in (cells, effects))
     threads = int(cells["threads"].max())
-    cells = cells[(cells["threads"] == threads) & (cells["note"] == "")]
-    effects = effects[(effects["threads"] == threads) & (effects["kind"] == "attribution")]
+    cells, effects = (table[table["threads"] == threads] for table in (cells, effects))
     kinds = cells["creation"] + ", " + cells["placement"]
     cells = with_usable(sweep, cells).assign(model=kinds)
     styles = {kind: ModelStyle(COLORS[i], "os^"[i], "none") for i, kind in enumerate(dict.fromkeys(kinds))}

@@ -1,8 +1,7 @@
 """Style of figures: fonts, colours, sizes, legends, and saving.
 
-Fit for a paper as they are: 8 pt, vector, colour-blind palette, the fonts of the user's matplotlib style (by default
-the one that comes with matplotlib). The same rows give the same bytes: no dates, no random ids. Nothing here touches
-pyplot's global state.
+Fit for a paper as they are: 8 pt, vector, colour-blind palette, the font that comes with matplotlib. The same rows give
+the same bytes: no dates, no random ids. Nothing here touches pyplot's global state.
 """
 
 from __future__ import annotations
@@ -14,7 +13,6 @@ import textwrap
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from functools import lru_cache
 from pathlib import Path
 
 import matplotlib
@@ -23,16 +21,13 @@ import numpy as np
 import seaborn as sns
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
-from matplotlib.font_manager import FontProperties, findfont
 from matplotlib.lines import Line2D
-from matplotlib.texmanager import TexManager
 from matplotlib.text import Text
 
 from ....cython_src.errors import UsageError
 from ...analysis.names import model_label, model_rank
 from ...results.files import write_atomically, write_figure
 from ...subjects.models import MODELS, PERSISTENT, ModelSpec
-from ...tables.progress import say
 
 COLUMN_WIDTH_IN = {"double": 7.0, "single": 3.3}
 TALLEST_IN = 6.0  # of a figure in a single column
@@ -67,6 +62,8 @@ MANY = 12  # entries of a legend, of which more are written smaller in a single 
 BESIDE_IN, LINE_IN = 0.95, 0.14  # inches of title, legend and axis, and of each further line of them
 LINE = {"double": 115, "single": 62}  # characters of a line above the panels
 SETTINGS = {
+    "font.family": ["DejaVu Sans"],
+    "text.usetex": False,
     **dict.fromkeys(("font.size", "axes.labelsize", "axes.titlesize", "figure.titlesize"), 8),
     **dict.fromkeys(("legend.fontsize", "legend.title_fontsize", "xtick.labelsize", "ytick.labelsize"), 7),
     **dict.fromkeys(("axes.linewidth", "xtick.major.width", "ytick.major.width"), 0.6),
@@ -96,40 +93,8 @@ def marked(name: str, usable: bool) -> str:
 
 
 def in_style() -> AbstractContextManager[None]:
-    """Return a context with the settings of every figure; fonts are those of the user's style."""
-    parameters = {**sns.plotting_context("paper"), **sns.axes_style("ticks"), **SETTINGS}
-    for name in ("font.family", "font.sans-serif"):
-        del parameters[name]
-    return matplotlib.rc_context({**parameters, **_replaced(str(matplotlib.rcParams.find_all(r"^(font|text)\.")))})
-
-
-@lru_cache(maxsize=2)
-def _replaced(settings: str) -> dict[str, object]:
-    """Return settings in the place of those of the user's style with which nothing could be drawn here; say them once.
-
-    Matplotlib draws nothing without the LaTeX that a style asks for, and warns of a missing font at each text.
-    """
-    result: dict[str, object] = {}
-    fonts = matplotlib.rcParams["font.family"]
-    if missing := [font for font in fonts if not _has_font(font)]:
-        result["font.family"] = [font for font in fonts if font not in missing] or ["DejaVu Sans"]
-        names = [name for font in missing for name in matplotlib.rcParams.get(f"font.{font}", [font])]
-        say(f"figures are drawn without the font {' or '.join(names)} of your matplotlib style, which is not installed")
-    if matplotlib.rcParams["text.usetex"]:
-        try:
-            TexManager.get_rgba("lp")
-        except (OSError, RuntimeError) as error:
-            result["text.usetex"] = False
-            reason = str(error).partition("\n")[0]
-            say(f"figures are drawn without LaTeX, which your matplotlib style asks for (text.usetex): {reason:.200}")
-    return result
-
-
-def _has_font(family: str) -> bool:
-    try:
-        return bool(findfont(FontProperties(family=[family]), fallback_to_default=False))
-    except ValueError:
-        return False
+    """Return a context with the settings of every figure."""
+    return matplotlib.rc_context({**sns.plotting_context("paper"), **sns.axes_style("ticks"), **SETTINGS})
 
 
 @dataclass(frozen=True)
@@ -304,6 +269,16 @@ def save_asked(figure: Figure, path: Path, caption: str = "") -> None:
             write_atomically(path.with_suffix(".txt"), caption)
     except OSError as error:
         raise UsageError(f"the figure must be writable to {path}, got: {error.strerror}; choose --file") from None
+
+
+def save_all(figure: Figure, stem: Path, formats: Sequence[str], text: str) -> str:
+    """Write a figure of a report, as SVG, which is returned, and in the `formats` that are asked for or are there
+    already, and a text beside it."""
+    for kind in FORMATS:
+        if kind == "svg" or kind in formats or Path(f"{stem}.{kind}").exists():
+            save(figure, f"{stem}.{kind}")
+    write_atomically(f"{stem}.txt", text)
+    return Path(f"{stem}.svg").read_text(encoding="utf-8")
 
 
 def save(figure: Figure, path: str | os.PathLike) -> Path:

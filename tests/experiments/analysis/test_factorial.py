@@ -1,4 +1,4 @@
-"""The factorial of creation, barrier and placement: specs, effects that are known, rows that cannot exist."""
+"""The factorial of creation, barrier and placement: specs, effects that are known."""
 
 import itertools
 import math
@@ -36,39 +36,25 @@ def sweep():
 
 
 def test_effects_are_found_and_multiply_up(sweep):
-    """Check main effects, interactions and an attribution whose parts make the whole, through disturbed blocks."""
+    """Check an attribution whose parts make the whole, through disturbed blocks."""
     table = factorial.effect_table(sweep)
-    of = {(r["kind"], r["effect"]): r for r in table[table["threads"] == 2].to_dict("records")}
-    for key, ratio in {
-        ("main effect", "creation: eager to replayed"): 0.8,
-        ("main effect", "barrier: loop to iteration"): 0.95,
-        ("main effect", "barrier: iteration to none"): 0.9 / 0.95,
-        ("main effect", "placement: stealing to partitioned"): 0.7,
-        ("interaction", "creation x barrier"): 1.0,
-        ("interaction", "barrier x placement"): 1.0,
-        ("attribution", "creation"): 0.8,
-        ("attribution", "barrier"): 0.9,
-        ("attribution", "placement"): 0.7,
-        ("attribution", "all three"): 0.8 * 0.9 * 0.7,
-    }.items():
-        assert of[key]["ratio"] == pytest.approx(ratio), key
-    parts = [of["attribution", name] for name in ("creation", "barrier", "placement")]
-    assert sum(p["share"] for p in parts) == pytest.approx(1)
-    assert of["attribution", "placement"]["verdict"] == "faster"
-    assert "cannot exist" in of["interaction", "creation x placement"]["note"]
+    of = {row["effect"]: row for row in table[table["threads"] == 2].to_dict("records")}
+    known = {"creation": 0.8, "barrier": 0.9, "placement": 0.7, "all three": 0.8 * 0.9 * 0.7}
+    assert {name: row["ratio"] for name, row in of.items()} == pytest.approx(known)
+    assert sum(of[name]["share"] for name in factorial.FACTORS) == pytest.approx(1)
+    assert of["placement"]["verdict"] == "faster"
     assert "0.504" in factorial.answer(sweep, sweep.plan_ids()[0])
 
 
-def test_cells_that_cannot_exist_are_rows(sweep, tmp_path):
-    """Check twelve cells, three of which say why they are empty, in table, page and figure."""
+def test_cells_that_exist_are_rows(sweep, tmp_path):
+    """Check nine cells of twelve, in table, page and figure."""
     table = factorial.factorial_table(sweep)
     table = table[table["threads"] == 2]
-    assert len(table) == 12 and (table["note"] != "").sum() == 3
-    assert set(table[table["note"] != ""]["creation"]) == {"eager"}
+    assert len(table) == 9 and not ((table["creation"] == "eager") & (table["placement"] == "partitioned")).any()
     assert "factorial" in figures.available_figures(sweep, sweep.plan_ids()[0])
     save(figures.draw(sweep, "factorial"), tmp_path / "f.svg")
     assert "multiply up" in figures.caption(sweep, "factorial")
-    assert "cannot exist" in render_text(build(sweep))
+    assert "time / first cell" in render_text(build(sweep))
 
 
 def test_three_switches_make_the_task_models():

@@ -32,30 +32,6 @@ def test_every_sample_is_a_row_of_the_csv(folder, capsys):
     assert total == pytest.approx(sweep.samples["step_time_s"].sum(), rel=1e-6)
 
 
-@pytest.mark.pyarrow
-def test_parquet_is_the_csv(folder):
-    """Check that Parquet, read by pyarrow itself, holds the rows, columns and numbers of the samples."""
-    import pyarrow.parquet
-
-    (path,) = export_folder(folder, ["parquet"])
-    table = pyarrow.parquet.read_table(path)
-    frame = sample_frame(load(folder))
-    assert table.num_rows == len(frame) and table.column_names == list(frame.columns)
-    assert table["step_time_s"].to_pylist() == frame["step_time_s"].tolist()
-    assert table["model"].to_pylist() == frame["model"].tolist()
-    assert pyarrow.types.is_integer(table.schema.field("threads").type)
-
-
-def test_extra_p_has_a_point_for_each_number_of_threads_and_batch(folder):
-    """Check parameters, call paths, points and values."""
-    (path,) = export_folder(folder, ["extra-p"])
-    result = json.loads(path.read_text())
-    assert result["parameters"] == ["threads", "batch"]
-    entries = result["measurements"]["taskiter"]["time"]
-    assert [entry["point"] for entry in entries] == [[1, 16], [1, 64], [2, 16], [2, 64]]
-    assert all(len(entry["values"]) == 14 for entry in entries)
-
-
 def test_dashboards_get_times_and_intervals(folder):
     """Check names, units and the order of ends of what Bencher and github-action-benchmark read."""
     bmf, action = (json.loads(path.read_text()) for path in export_folder(folder, ["bmf", "github-action-benchmark"]))
@@ -69,19 +45,22 @@ def test_dashboards_get_times_and_intervals(folder):
 
 
 def test_exports_have_the_models_that_were_asked_for(folder, capsys):
-    """Check the rows and call paths of one model and the serial run, its name in LaTeX, and intervals there of times
-    and ratios."""
-    words = ["--csv", "--extra-p", "--latex", "--models", "taskiter", "--names", "Closed graph"]
+    """Check the rows and names of one model and the serial run."""
+    words = ["--csv", "--github-action-benchmark", "--models", "taskiter", "--names", "Closed graph"]
     assert main(["report", str(folder), *words]) == 0
-    table, extra_p, latex = (Path(path).read_text() for path in capsys.readouterr().out.split("\n")[:3])
+    table, action = (Path(path).read_text() for path in capsys.readouterr().out.split("\n")[:2])
     assert {row["model"] for row in csv.DictReader(table.splitlines())} == {"serial", "taskiter"}
-    assert list(json.loads(extra_p)["measurements"]) == ["taskiter", "serial"]
-    rows = [line for line in latex.splitlines() if line.startswith("Closed graph")]
-    assert len(rows) == 4 and not re.search("^(tasks|taskiter|forkjoin)", latex, re.MULTILINE)
-    assert all(re.search(r"& [\d.]+ (ms|s) \[[\d.]+, [\d.]+\] & [\d.]+ & \[[\d.]+, [\d.]+\]", row) for row in rows)
+    assert any(row["name"].startswith("Closed graph, 2 threads") for row in json.loads(action))
+
+
+@pytest.mark.parametrize("option", ["--latex", "--extra-p", "--parquet", "--against"])
+def test_other_forms_are_no_options(folder, option, capsys):
+    """Check that what a DataFrame writes itself is refused as any unknown option."""
+    assert main(["report", str(folder), option]) == 2
+    assert f"no such argument: {option}" in capsys.readouterr().err
 
 
 def test_names_without_models_are_refused(folder, capsys):
     """Check the sentence of names that belong to no model."""
-    assert main(["report", str(folder), "--latex", "--names", "a"]) == 2
+    assert main(["report", str(folder), "--csv", "--names", "a"]) == 2
     assert "--names must name each of --models, got 1 for 0 models" in capsys.readouterr().err

@@ -25,7 +25,6 @@ from forktask.experiments.events.events import About, read_events
 from forktask.experiments.report.exports import export_folder
 from forktask.experiments.report.rendering import render_text
 from forktask.experiments.report.sections import build
-from forktask.experiments.report.words import describe_machine
 from forktask.experiments.results.folder import read_results
 from forktask.experiments.results.rows import KINDS, parse_row
 from forktask.experiments.scaling.model import BASELINE, Baselines, differences
@@ -215,9 +214,8 @@ def use_of_commands(folder):
     describe_status(read_results(folder))
     sweep = load(folder)
     render_text(build(sweep))
-    export_folder(folder, ["csv", "extra-p", "latex"])
+    export_folder(folder, ["csv", "bmf"])
     plan_id = main_plan(sweep)
-    describe_machine(sweep, 2)
     if knows_machine(sweep) and not missing(sweep, plan_id):
         error_text(prediction_table(sweep, plan_id, (1, 2)))
         diagnose(Case(sweep, plan_id))
@@ -237,7 +235,7 @@ def test_changed_rows_are_refused_or_read(data, rows, tmp_path):
         assert "\n" not in str(error)
 
 
-@pytest.mark.parametrize("command", ["report", "diagnose", "simulate", "report --csv", "report --against", "status"])
+@pytest.mark.parametrize("command", ["report", "diagnose", "simulate", "report --csv", "status"])
 def test_damaged_rows_are_one_sentence_of_every_command(command, rows, tmp_path, capsys):
     """Check exit code 2, and that the sentence names file, line, field and what was expected; nothing is lost."""
     number = one_of_each(rows)["sample"]

@@ -16,7 +16,7 @@ from forktask.cython_src.binding.bind import bind
 from forktask.cython_src.errors import UsageError
 from forktask.cython_src.plan.builder import PlanBuilder
 from forktask.cython_src.plan.model import Block, update
-from forktask.experiments.analysis.costs import block_counts, block_sentences, remote_rows
+from forktask.experiments.analysis.costs import block_counts, block_sentences
 from forktask.experiments.machine import numa
 from forktask.experiments.machine.perf_counters import MOST_EVENTS, PerfCounters, block_events
 from forktask.experiments.report.rendering import render_text
@@ -112,7 +112,7 @@ def test_compiled_kernels_leave_the_same_bits_while_they_are_counted():
 
 
 def test_a_profile_says_which_kernels_ran_away_from_their_data(monkeypatch):
-    """Check bytes by kernel where each worker is on a node of its own and one of them has all pages, and the table."""
+    """Check bytes by kernel where each worker is on a node of its own and one of them has all pages."""
     monkeypatch.setattr(profile, "places_of", lambda cpus: [(0, node, -1, node) for node, _ in enumerate(cpus)])
     monkeypatch.setattr(numa, "nodes_of_pages", one_node)
     job = {"model": parse_model("forkjoin"), "threads": 2, "cpus": None, "target_s": 0.01, "memory_nodes": [0, 1]}
@@ -121,14 +121,6 @@ def test_a_profile_says_which_kernels_ran_away_from_their_data(monkeypatch):
     cpus = [min(os.sched_getaffinity(0))] * 2
     result = profile.measure_profile({**job, "cpus": cpus}, bound)["remote_bytes"]
     assert result == dict.fromkeys(("test_new_pages", "test_no_pages"), (16.0, 8.0))
-    rows = synthetic_rows(models=("serial", "taskiter"), threads=(2,))
-    for row in rows:
-        if row["kind"] == "profile":
-            row["remote_bytes"] = {"conv": [16e6, 4e6 * (1 + row["repetition"])], "idle": [0, 0]}
-    sweep = sweep_of(rows)
-    (own,) = (row for row in remote_rows(sweep, next(iter(sweep.plans))) if str(row["model"]) == "taskiter")
-    assert (own["kernel"], own["bytes"], own["share"]) == ("conv", 16e6, 0.5)
-    assert "Blocks that ran where their data were not" in render_text(report_of(sweep), whole=True)
 
 
 def one_node(arrays):

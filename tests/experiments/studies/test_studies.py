@@ -108,14 +108,6 @@ def test_a_study_trains_reports_and_goes_on(file, tmp_path, capsys, monkeypatch)
         assert row["loader_bytes"] > 1e6 and row["load_s"] > 0 and row["forward_s"] > 0
         assert row["rest_s"] < row["epoch_time_s"]
         assert row["phases_timed"] == ("wall" if row["model"] == "serial" else "busy")
-    for row in report["memory"]:
-        assert row["grown_bytes"] is None  # two epochs are too few
-        parts = (*tables.PLANNED, "libraries_bytes", "loader_bytes", "rest_bytes")
-        assert sum(row[part] for part in parts) == pytest.approx(row["peak_bytes"])
-        assert row["gradients"] > row["weights"] > 0 and row["optimiser"] > 0
-        assert row["evaluating plans"] > row["activations"]  # two plans with batches as large, for validation and rest
-        # The second stage does not count what drawing the first one's curve would load.
-        assert row["rest_bytes"] < 60e6
     assert len(report["failures"]) == 2
     paths = sorted(out.glob("runs/32-serial*/stage-*/parameters*"))
     frozen, tuned = [read_safetensors(path)[0]["conv1.weight"] for path in paths]
@@ -124,11 +116,12 @@ def test_a_study_trains_reports_and_goes_on(file, tmp_path, capsys, monkeypatch)
     assert np.array_equal(frozen, bound.arrays["conv1.weight"]) and not np.array_equal(frozen, tuned)
     page = (out / "report.html").read_text()
     assert "How to read it: down is better" in page and f"forktask {version_text()} · " in page
-    drawn = {"accuracy_over_time", "by_batch", "phases"}
-    assert {path.stem for path in (out / "figures").glob("*.png")} == {*drawn, *(f"{name}-single" for name in drawn)}
-    for name in drawn:
-        caption, method = (out / "figures" / f"{name}.txt").read_text().split("\n\n")
-        assert len(caption.split()) <= 60 and "Data: " in method and "Machine: " in method
+    assert {path.name for path in (out / "figures").iterdir()} == {
+        f"accuracy_over_time.{end}" for end in ("svg", "txt")
+    }
+    caption, method = (out / "figures" / "accuracy_over_time.txt").read_text().split("\n\n")
+    assert len(caption.split()) <= 60 and "Data: " in method and "Machine: " in method
+    assert main(["report", str(out), "--format", "pdf"]) == 0 and (out / "figures" / "accuracy_over_time.pdf").exists()
     epochs = (out / "epochs.csv").read_text().splitlines()
     assert len(epochs) == 1 + 2 * 3
 
@@ -159,14 +152,12 @@ def test_threads_that_wait_for_their_own_process_disturb_no_epoch():
 
 
 def test_no_rest_is_below_zero(file):
-    """Check the rest of an epoch whose phases sum to more than its time, and of a peak below what plans need."""
+    """Check the rest of an epoch whose phases sum to more than its time."""
     study = read_study(file)
     one = result("a")
     for stage in one.stages:
-        stage.summary.seeds[0].planned_bytes["weights"] = 100
         stage.history[:] = [msgspec.structs.replace(row, forward_s=9.0) for row in stage.history]
     results = StudyResults(study, [(study.trainings()[0], one)], STUDY_RUN)
-    assert tables.memory_table(results)[0]["rest_bytes"] == 0
     assert tables.run_table(results)[0]["rest_s"] == 0
 
 
@@ -200,15 +191,9 @@ def test_times_of_stages_add_up_and_time_to_accuracy_is_a_median(file):
     epochs = tables.epoch_table(results)
     assert epochs["time_s"].tolist() == [2.0, 3.0, 4.0] * 2
     assert epochs["epoch_time_s"].tolist() == [2.0, 1.0, 1.0] * 2 and epochs["epoch"].tolist() == [1, 2, 3] * 2
-    assert tables.memory_table(results)[0]["rest_bytes"] == 4 and np.isnan(
-        tables.memory_table(results)[0]["grown_bytes"]
-    )
     rows = tables.run_table(results)
     assert not epochs["usable"].any() and rows[0]["disturbed_epochs"] == 3 and rows[0]["usable"] is False
     assert (rows[0]["epoch_time_s"], rows[0]["epoch_time_max_s"]) == (1.0, 2.0)  # a median, and no mean
-    drawn, _ = drawn_figure(results, "by_batch", "single")
-    joined, points, crosses = (line.get_ydata() for line in drawn.axes[1].lines[:3])
-    assert np.isnan(joined).all() and points[0] == crosses[0] == 1.0  # a line leads to no point that is crossed out
     text = tables.disturbance_warnings(results, rows)
     assert "(3 epochs)" in text[0] and "do not use" in text[1]
     history = results.done()[0][1].stages[0].history
@@ -305,16 +290,18 @@ def test_loading_in_the_step_is_set_beside_loading_and_training_alone(loading, t
     assert page == (tmp_path / "out" / "report.html").read_bytes() and "of both" in capsys.readouterr().out
     one = ["report", str(tmp_path / "out"), "--figure", "loading", "--format", "svg", "--column", "single"]
     assert main([*one, "--file", str(tmp_path / "one.svg")]) == 0
-    assert (tmp_path / "one.svg").read_bytes() == (tmp_path / "out/figures/loading-single.svg").read_bytes()
+    assert (tmp_path / "one.svg").exists()
     assert main([*one, "--plan", "a"]) == 2 and "--plan is for figures of samples" in capsys.readouterr().err
-    assert main(["report", str(tmp_path / "out"), "--figure", "by_batch"]) == 2
-    drawn, _ = figures.loading(running.results_of(tmp_path / "out"), "double")
-    dots = drawn.axes[0].collections[-1].get_offsets()[:, 0].tolist()
-    bars = [bar.get_width() for bar in drawn.axes[1].patches]
-    assert dots == [row[name] for key, name in RATES for row in report[key]]
-    assert bars[: len(dots)] == [row["peak_bytes"] / 2**20 for key, _ in RATES for row in report[key]]
-    crosses = sum(len(line.get_xdata()) for line in drawn.axes[0].lines if line.get_gid() == CROSSED)
-    assert crosses == sum(not row["usable"] for key, _ in RATES for row in report[key])
+    assert main(["report", str(tmp_path / "out"), "--figure", "speedup"]) == 2
+    data = figures.loading(running.results_of(tmp_path / "out")).data()
+    rate, memory = data[data["panel"] == "rate"], data[data["panel"] == "memory"]
+    assert rate["value"].tolist() == [row[name] for key, name in RATES for row in report[key]]
+    peaks = [row["peak_bytes"] / 2**20 for key, _ in RATES for row in report[key]]
+    assert memory["value"].tolist()[: len(peaks)] == peaks
+    assert rate["usable"].tolist() == [row["usable"] for key, _ in RATES for row in report[key]]
+    figure, _ = drawn_figure(running.results_of(tmp_path / "out"), "loading", "double")
+    crosses = sum(len(line.get_xdata()) for line in figure.axes[0].lines if line.get_gid() == CROSSED)
+    assert crosses == sum(not usable for usable in rate["usable"])
     assert (tmp_path / "out" / "figures" / "loading.svg").exists()
     for row in report["loading"]:
         loads = max(found["images_per_s"] for found in report["loaders"])
