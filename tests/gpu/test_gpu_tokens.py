@@ -13,16 +13,14 @@ from cython_src.kernels.attention import test_attention
 from cython_src.kernels.elementwise import test_rows as test_elements
 from cython_src.kernels.embedding import test_embedding
 from cython_src.kernels.linear import test_linear
-from cython_src.kernels.loss import test_vocabulary
+from cython_src.kernels.loss import test_loss
 from cython_src.kernels.norm import test_rows as test_norm
 from forktask.cython_src.binding.bind import BlockFailure, bind
 from forktask.cython_src.binding.checks import run_serial
 from forktask.cython_src.gpu import blas as gpu_blas
 from forktask.cython_src.gpu import device as gpu_device
-from forktask.cython_src.gpu import launches as gpu_launches
 from forktask.cython_src.gpu import token_launches
 from forktask.cython_src.gpu.bind import GpuBoundPlan
-from forktask.cython_src.kernels import kernel_table
 from forktask.experiments.subjects.models import make_executor, storage_for
 
 
@@ -30,7 +28,7 @@ from forktask.experiments.subjects.models import make_executor, storage_for
 def form(request, monkeypatch):
     """A CUDA form in place of the CPU's instruction sets."""
     modules = (kernel_testing, test_attention, test_elements, test_embedding, test_linear, test_norm)
-    for module in (*modules, test_vocabulary):
+    for module in (*modules, test_loss):
         monkeypatch.setattr(module, "INSTRUCTION_SETS", (request.param,))
 
 
@@ -40,7 +38,6 @@ def form(request, monkeypatch):
     "test",
     [
         test_linear.test_forward_equals_numpy_form,
-        test_linear.test_forward_with_gelu_equals_numpy_form,
         test_linear.test_data_gradient_equals_numpy_form,
         test_linear.test_weight_gradient_equals_numpy_form,
     ],
@@ -62,9 +59,9 @@ def test_linear_layers_of_any_shape(test, tile, form, monkeypatch):
         lambda: test_attention.test_large_scores_do_not_overflow("cuda"),
         test_norm.test_forward_equals_numpy_form,
         test_norm.test_backward_equals_numpy_form,
-        test_vocabulary.test_kernels_equal_numpy_forms,
+        test_loss.test_kernels_equal_numpy_forms,
         lambda: test_linear.test_gelu_and_its_derivative("cuda"),
-        lambda: test_linear.test_bits_do_not_depend_on_the_cut("cuda"),
+        test_linear.test_bits_do_not_depend_on_the_cut,
         *(
             lambda case=case, n=n: test_elements.test_layers_equal_numpy_forms(*case, n)
             for case in test_elements.KERNELS
@@ -84,7 +81,7 @@ def test_linear_layers_of_any_shape(test, tile, form, monkeypatch):
         lambda: test_embedding.test_neighbours_are_those_of_the_sample("cpu", "cuda"),
         test_norm.test_no_norm_equals_numpy_forms,
         *(
-            lambda n=n, share=share: test_vocabulary.test_ignored_rows_have_neither_loss_nor_gradient(n, share)
+            lambda n=n, share=share: test_loss.test_ignored_rows_have_neither_loss_nor_gradient(n, share)
             for n in (1, 7)
             for share in (0.0, 0.4, 1.0)
         ),
@@ -111,26 +108,7 @@ def test_what_is_out_of_range_stops_the_run():
         with pytest.raises(BlockFailure, match=failure):
             run_serial(bound, 1)
     for token in (-1, 40):
-        test_vocabulary.test_targets_outside_the_vocabulary_stop_the_run(("cpu", "cuda"), token)
-
-
-def test_linear_layers_are_whole_products(monkeypatch):
-    """Check that every block of a linear layer that fills the device is given to cuBLAS, with what follows it in a
-    launch of its own."""
-    monkeypatch.setattr(gpu_blas, "FILLING", 0)
-    plan = make_plan("gpt2", granularity="images=1,channels=5,rows=4")
-    kernels = {}
-    for loop in plan.loops:
-        rows = [dict(zip(kernel_table.get(loop.kernel).bounds, row, strict=True)) for row in loop.bounds.tolist()]
-        products = gpu_blas.products_of(loop.kernel, loop.attributes, rows, loop.operands)
-        how = gpu_launches.launches_of(loop.kernel, loop.attributes, loop.bounds, loop.operands, products=products)
-        if products:
-            kernels.setdefault(loop.kernel, set()).add(tuple(launch.symbol for launch in how[1:]))
-    assert kernels == {
-        "linear_forward": {("linear_output",), ()},
-        "linear_backward_data": {("linear_data_gradient",), ()},
-        "linear_backward_weights": {("linear_bias_gradient",), ()},
-    }
+        test_loss.test_targets_outside_the_vocabulary_stop_the_run(("cpu", "cuda"), token)
 
 
 @pytest.mark.cxx
@@ -166,8 +144,9 @@ def run_model(plan, model, count=3, **options):
 
 
 @pytest.mark.cxx
-@pytest.mark.parametrize("products", ["cublas", "tf32", "3xtf32"])
-@pytest.mark.parametrize("network", ["gpt2", "mobilebert"])
+@pytest.mark.parametrize(
+    ("network", "products"), [*(("gpt2", name) for name in ("cublas", "tf32", "3xtf32")), ("mobilebert", "cublas")]
+)
 def test_models_agree_bit_for_bit(network, products, monkeypatch):
     """Check that launches of blocks, several streams, captured graphs and input from the host leave the bits of one
     stream, whatever multiplies."""

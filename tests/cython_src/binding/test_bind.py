@@ -10,9 +10,11 @@ from cython_src.python_kernels import kernel
 from forktask.cython_src.binding.bind import BlockFailure, Workers, bind
 from forktask.cython_src.binding.storage import Storage
 from forktask.cython_src.errors import UsageError
+from forktask.cython_src.graphs.task_bench import task_bench
 from forktask.cython_src.kernels.interface.kernel_spec import KernelSpec, register
 from forktask.cython_src.plan.builder import PlanBuilder
 from forktask.cython_src.plan.model import Block, commutative, concurrent, read, update, write
+from forktask.cython_src.targets import bind as bind_anywhere
 
 
 @kernel("test.add_iteration", "x bias?", "start stop", integers="factor", reals="offset")
@@ -23,8 +25,6 @@ def add_iteration(o, a, b, iteration):
 
 @kernel("test.fails", "x", "status")
 def fails(o, a, b, iteration):
-    if b["status"] == 99:
-        raise KeyError("inside the kernel")
     o["x"][0] += 1
     return b["status"] if iteration else 0
 
@@ -57,15 +57,6 @@ def test_blocks_get_their_bounds_attributes_and_iteration():
     np.testing.assert_array_equal(bound.arrays["x"], [30.5, 30.5, 0.5, 0.5])
 
 
-def test_unrolled_plan_counts_iterations():
-    """Check that replay k of a plan unrolled twice has iterations 2k and 2k + 1."""
-    bound = bind(plan(unroll=2), target="numpy")
-    workers = Workers(1)
-    for loop in (0, 1):
-        bound.run_task(loop, 0, 3, workers)
-    assert bound.arrays["x"][0] == 60.5 + 70.5
-
-
 def test_bad_binding_is_refused():
     """Check unknown targets, kernels and kernels without the form asked for."""
     with pytest.raises(UsageError, match="target.*'tpu'"):
@@ -81,6 +72,14 @@ def test_bad_binding_is_refused():
     builder.loop("f", "test.compiled_only", {"x": "x"}, [Block((), (write("x"),))])
     with pytest.raises(UsageError, match="has no form for target 'numpy'"):
         bind(builder.build(), target="numpy")
+
+
+def test_bad_targets_are_refused():
+    """Check an unknown target, and an instruction set for a GPU."""
+    with pytest.raises(UsageError, match="target.*'tpu'"):
+        bind_anywhere(task_bench("trivial", 2, 2), target="tpu")
+    with pytest.raises(UsageError, match="'avx2' for 'gpu'"):
+        bind_anywhere(task_bench("trivial", 2, 2), target="gpu", instruction_set="avx2")
 
 
 @pytest.mark.parametrize(
@@ -127,15 +126,6 @@ def test_earliest_failure_is_raised():
     bound.run_task(1, 0, 8, workers, 1)
     with pytest.raises(BlockFailure, match="iteration 8 with status 4"):
         bound.raise_failure(workers)
-
-
-def test_exception_in_a_kernel_is_the_cause():
-    """Check that a Python kernel's exception is kept as the cause."""
-    bound, workers = failing(99), Workers(1)
-    assert bound.run_task(0, 0, 0, workers) == -1
-    with pytest.raises(BlockFailure) as caught:
-        bound.raise_failure(workers)
-    assert isinstance(caught.value.__cause__, KeyError)
 
 
 def test_events_are_logged_in_order():

@@ -5,7 +5,6 @@ import os
 import numpy as np
 import pytest
 
-from forktask.cython_src.binding import storage as storage_module
 from forktask.cython_src.binding.storage import Storage
 from forktask.cython_src.errors import UsageError
 from forktask.cython_src.plan.builder import PlanBuilder
@@ -92,37 +91,6 @@ def cut_plan(memory="full"):
     builder.loop("y", "k", {"x": "x", "y": "y"}, [Block((), (update("x", r), write("y", r))) for r in reversed(rows)])
     builder.loop("w", "k", {"x": "x", "w": "w"}, [Block((), (read("x"), update("w", (2, 6))), affinity=5)])
     return builder.build(memory)
-
-
-class Touched(dict):
-    """Arrays that keep which CPU wrote to which rows."""
-
-    def __init__(self, cpu):
-        self.cpu, self.seen = cpu, []
-
-    def __contains__(self, name):
-        return True
-
-    def __getitem__(self, name):
-        class Array:
-            def __setitem__(_, box, value):
-                self.seen.append((name, [(part.start, part.stop) for part in box], self.cpu[0], value))
-
-        return Array()
-
-
-def test_the_home_of_a_block_touches_what_it_writes_first(monkeypatch):
-    """Check CPU and rows of each touch: the first writer's, by a static schedule or as it asks; then the way back."""
-    own, now = {0, 1, 2}, [-1]
-    monkeypatch.setattr(storage_module.os, "sched_getaffinity", lambda _: own)
-    monkeypatch.setattr(storage_module.os, "sched_setaffinity", lambda _, cpus: now.__setitem__(0, sorted(cpus)[-1]))
-    arrays = Touched(now)
-    storage_module._touch_first(cut_plan(), arrays, [7, 3, 9])
-    homes = [7, 7, 3, 3, 9, 9]
-    expected = [("x", [(k, k + 1)], homes[k], 0) for k in range(6)]
-    expected += [("y", [(5 - k, 6 - k)], homes[k], 0) for k in range(6)]
-    assert arrays.seen == [*expected, ("w", [(2, 6)], 9, 0)]
-    assert now == [2]
 
 
 @pytest.mark.parametrize("memory", ["full", "shared"])

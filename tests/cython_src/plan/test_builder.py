@@ -145,24 +145,6 @@ def slices(box):
 
 
 @settings(max_examples=150)
-@given(boxes_on_a_buffer())
-def test_regions_meet_exactly_if_they_share_cells(case):
-    """Check cells against elements: two boxes have a cell in common exactly if they have an element in common."""
-    shape, boxes = case
-    builder = PlanBuilder("test")
-    builder.buffer("x", shape, role="parameter")
-    for box in boxes:
-        loop(builder, (read("x", *box),))
-    table = builder.build().accesses
-    cells = [
-        set(table.list_cells[table.list_offsets[w] : table.list_offsets[w + 1]].tolist()) for w in table.access_list
-    ]
-    element = np.arange(np.prod(shape)).reshape(shape)
-    for (a, b), (p, q) in zip(itertools.combinations(boxes, 2), itertools.combinations(cells, 2), strict=True):
-        assert bool(p & q) == bool(np.intersect1d(element[slices(a)], element[slices(b)]).size)
-
-
-@settings(max_examples=150)
 @given(boxes_on_a_buffer(), boxes_on_a_buffer())
 def test_regions_on_an_arena_meet_exactly_if_they_share_memory(first, second):
     """Check storage cells against elements: two boxes share a cell exactly if they share an element of the arena."""

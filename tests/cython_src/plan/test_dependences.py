@@ -23,7 +23,6 @@ from forktask.cython_src.plan.model import (
     commutative,
     concurrent,
     read,
-    update,
     write,
 )
 
@@ -197,29 +196,6 @@ def test_joins_keep_edges_linear():
         assert span_in_tasks(graph, 3) == 6
 
 
-def test_disjoint_tiles_are_not_ordered():
-    """Check that 2-D tiles and halos give the neighbours they touch and no hull."""
-    builder = PlanBuilder("stencil")
-    builder.buffer("x", (8, 8), role="activation")
-    builder.buffer("y", (8, 8), role="activation")
-    tiles = [(r, c) for r in ranges(8, 2) for c in ranges(8, 2)]
-    builder.loop("first", "k", {"x": "x"}, [Block((), (write("x", r, c),)) for r, c in tiles])
-
-    def halo(r):
-        return max(0, r[0] - 1), min(8, r[1] + 1)
-
-    builder.loop(
-        "second",
-        "k",
-        {"x": "x", "y": "y"},
-        [Block((), (read("x", halo(r), halo(c)), write("y", r, c))) for r, c in tiles],
-    )
-    graph = record_graph(builder.build().accesses, closed=False)
-    assert graph.num_joins == 0
-    neighbours = [(2 if i in (0, 3) else 3) * (2 if j in (0, 3) else 3) for i in range(4) for j in range(4)]
-    np.testing.assert_array_equal(graph.num_intra[16:], neighbours)
-
-
 def layered_plan(width, steps):
     builder = PlanBuilder("layers")
     builder.buffer("a", (width,), role="activation", carried=True)
@@ -247,21 +223,6 @@ def test_recording_cost_per_task_is_flat():
             best = min(best, time.process_time() - start)
         seconds[steps] = best / plan.num_tasks
     assert seconds[2000] < 3 * seconds[100], seconds
-
-
-def test_kinds_reach_the_table():
-    """Check that the access kinds reach the table in order, and which of them leave a plan deterministic."""
-    builder = PlanBuilder("kinds")
-    builder.buffer("x", (3,), role="parameter")
-    accesses = (read("x", (0, 1)), write("x", (1, 2)), update("x", (2, 3)))
-    builder.loop("f", "k", {"x": "x"}, [Block((), accesses)])
-    plan = builder.build()
-    assert plan.accesses.access_kind.tolist() == [READ, WRITE, UPDATE]
-    assert plan.deterministic
-    builder.loop("g", "k", {"x": "x"}, [Block((), (concurrent("x", (0, 1)), commutative("x", (1, 2))))])
-    plan = builder.build()
-    assert plan.accesses.access_kind.tolist() == [READ, WRITE, UPDATE, CONCURRENT, COMMUTATIVE]
-    assert not plan.deterministic
 
 
 @pytest.mark.parametrize("access", [concurrent, commutative])
