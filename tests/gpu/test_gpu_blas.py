@@ -70,17 +70,3 @@ def test_products_are_given_by_columns(transposed):
         before[:, :, 2 : 2 + columns] = parts[2]
         assert (before == arrays[2]).all()
     assert handed == [WORKSPACE_BYTES] and blas._library.types == [68, 77]
-
-
-def test_each_stream_has_a_handle_and_a_workspace():
-    """Check that they are made once, the workspace after the stream, and that a failure names the call."""
-    library = Library()
-    blas = Blas(library, lambda size: 4096 + len(library.workspaces))
-    handles = {blas.prepare(stream).value for stream in (5, 6, 5)}
-    assert len(handles) == 2 and sorted(library.streams.values()) == [5, 6]
-    assert sorted(library.workspaces.values()) == [(4096, WORKSPACE_BYTES), (4097, WORKSPACE_BYTES)]
-    assert blas.num_workspaces == 2
-    with pytest.raises(RuntimeError, match="cuBLAS failed in cublasCreate with status 1"):
-        Blas(Library(1), lambda size: 0).prepare(1)
-    with pytest.raises(MemoryError, match="no memory left for cublasCreate of cuBLAS; use a smaller batch"):
-        Blas(Library(3), lambda size: 0).prepare(1)

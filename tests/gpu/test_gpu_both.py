@@ -15,8 +15,7 @@ from forktask.cython_src.errors import UsageError
 from forktask.cython_src.gpu.bind import GpuBoundPlan, device_storage
 from forktask.cython_src.gpu.coherence import DEVICE, HOST
 from forktask.tasking.gpu_both import GpuBothExecutor, choose_place
-from forktask.tasking.host_workers import HostTask, HostWorkers
-from forktask.tasking.performance_models import FULL, PerformanceModels
+from forktask.tasking.performance_models import PerformanceModels
 
 
 def on_cpu(steps):
@@ -118,30 +117,6 @@ def test_tasks_of_one_loop_run_in_both_places():
 
 
 @pytest.mark.cxx
-def test_places_are_kept_once_they_are_known(monkeypatch):
-    """Check that tasks stay where they ran when all histories were full, without being placed anew, and stay right."""
-    cpu, device = on_cpu(20), FakeDevice(3)
-    bound = GpuBoundPlan(small_plan(), None, device)
-    fill(bound)
-    with GpuBothExecutor(2) as executor:
-        executor.prepare(bound)
-        for task in executor._tasks:
-            for place in (HOST, DEVICE):
-                for _ in range(FULL - 1):
-                    executor.models.add(task.kernel, task.size, place, 1e-3)
-        executor.run(1)
-        assert executor.frozen == []
-        executor.run(9, 1)
-        assert len(executor.frozen) == len(executor._tasks) and {*executor.frozen} <= {HOST, DEVICE}
-        monkeypatch.setattr("forktask.tasking.gpu_both.choose_place", None)
-        placed = dict(executor.placed)
-        executor.run(10, 10)
-        for place in (HOST, DEVICE):
-            assert executor.placed[place] == placed[place] + 10 * executor.frozen.count(place)
-    assert_within_rounding(bound, cpu)
-
-
-@pytest.mark.cxx
 @pytest.mark.parametrize("threads", [1, 3])
 @pytest.mark.parametrize("kind", ["pageable", "pinned", "managed"])
 @pytest.mark.parametrize("policy", ["dmda", "cpu", "gpu"])
@@ -162,6 +137,16 @@ def test_results_are_right_wherever_loops_run(policy, kind, threads):
             assert (cpu.arrays["conv1.weight"] == bound.arrays["conv1.weight"]).all()
     with pytest.raises(UsageError, match="policy.*'heft'"):
         GpuBothExecutor(policy="heft")
+
+
+class _WithRunTask:
+    """A bound plan with another `run_task`."""
+
+    def __init__(self, bound, run_task):
+        self._bound, self.run_task = bound, run_task
+
+    def __getattr__(self, name):
+        return getattr(self._bound, name)
 
 
 @pytest.mark.cxx
@@ -186,43 +171,6 @@ def test_placements_at_random_are_right(kind, monkeypatch):
             executor.prepare(bound)
             executor.run(8)
         assert_within_rounding(bound, cpu)
-
-
-class _WithRunTask:
-    """A bound plan with another `run_task`."""
-
-    def __init__(self, bound, run_task):
-        self._bound, self.run_task = bound, run_task
-
-    def __getattr__(self, name):
-        return getattr(self._bound, name)
-
-
-def test_host_workers_keep_the_order_and_overlap():
-    """Check that a task runs after those before it, that others run meanwhile, and what a failure leaves out."""
-    workers, order = HostWorkers(2), []
-    both = threading.Barrier(2, timeout=30)
-    first, second = HostTask(lambda w: both.wait() and None), HostTask(lambda w: both.wait() and None)
-    third = HostTask(lambda w: order.append("third"))
-    fourth = HostTask(lambda w: order.append("fourth"))
-    workers.submit(first, [])
-    workers.submit(second, [])
-    workers.submit(third, [first, second])
-    workers.submit(fourth, [third])
-    workers.drain()
-    assert order == ["third", "fourth"] and all(task.ended for task in (first, second, third, fourth))
-    failing, left_out = HostTask(lambda w: True), HostTask(lambda w: order.append("no"))
-    workers.submit(failing, [])
-    workers.submit(left_out, [failing])
-    workers.drain()
-    assert workers.failed and left_out.ended and len(order) == 2
-    workers.clear()
-    workers.submit(HostTask(lambda w: 1 / 0), [])
-    with pytest.raises(ZeroDivisionError):
-        workers.drain()
-    workers.clear()
-    workers.close()
-    assert not any(thread.is_alive() for thread in workers._threads)
 
 
 @pytest.mark.cxx

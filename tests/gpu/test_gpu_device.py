@@ -70,36 +70,24 @@ def test_memory_that_a_gpu_refuses_is_one_sentence():
     """Check what users read where CUDA says that memory is out, and that other errors of CUDA stay what they are."""
 
     class CudaError(Exception):
-        def __init__(self, status):
-            self.status = status
+        status = gpu_device.OUT_OF_MEMORY
 
-    class Runtime:
-        CUDARuntimeError, hostAllocDefault, status = CudaError, 0, gpu_device.OUT_OF_MEMORY
+    class Refusing:
+        """A runtime or a driver none of whose calls succeeds but the end of a capture."""
 
-        def malloc(self, *arguments):
-            raise CudaError(self.status)
+        CUDARuntimeError = CUDADriverError = CudaError
+        hostAllocDefault = 0
 
-        hostAlloc = mallocManaged = graphInstantiate = streamCreateWithFlags = malloc
+        def __getattr__(self, name):
+            def call(*arguments):
+                if name not in ("streamEndCapture", "graphDestroy"):
+                    raise CudaError
 
-        def streamEndCapture(self, stream):
-            return 1
-
-        graphDestroy = streamEndCapture
-
-    class DriverError(CudaError):
-        pass
-
-    class Driver:
-        CUDADriverError = DriverError
-
-        def launchKernel(self, *arguments):
-            raise DriverError(device._runtime.status)
-
-        get_function = launchKernel
+            return call
 
     device = object.__new__(gpu_device.Device)
-    device.name, device._runtime, device._driver = "board", Runtime(), Driver()
-    device._functions, device._modules = {"spin": 0}, {(gpu_launches.file_of("loss_sum"), ""): Driver()}
+    device.name, device._runtime, device._driver = "board", Refusing(), Refusing()
+    device._functions, device._modules = {"spin": 0}, {(gpu_launches.file_of("loss_sum"), ""): Refusing()}
     spin = device.prepared_launch("spin", 1, 0, np.zeros((), ARGS_DTYPE))
     for call, what in (
         (lambda: device.allocate(3 << 29), r"1\.5 GiB of its own memory"),
@@ -112,7 +100,7 @@ def test_memory_that_a_gpu_refuses_is_one_sentence():
     ):
         with pytest.raises(MemoryError, match=rf"board has no {what} left; use a smaller batch"):
             call()
-    device._runtime.status = 700  # an illegal address
+    CudaError.status = 700  # an illegal address
     for call in (lambda: device.allocate(1), lambda: device.launch(spin, 1, 0)):
         with pytest.raises(CudaError):
             call()

@@ -11,12 +11,14 @@ from cython_src.kernels.kernel_testing import EPSILON, random_map
 from cython_src.networks_for_tests import fill
 from gpu.fake_gpu import emulator
 
+from cython_src.kernels import kernel_testing
+from cython_src.kernels.convolution import test_nhwc
 from forktask.cython_src.binding.bind import bind
 from forktask.cython_src.binding.checks import check_orders, run_serial
 from forktask.cython_src.errors import UsageError
 from forktask.cython_src.gpu import launches as gpu_launches
 from forktask.cython_src.gpu import token_launches
-from forktask.cython_src.gpu.grids import PRODUCT_TILES, STRIP_CHANNELS
+from forktask.cython_src.gpu.grids import PRODUCT_TILES
 from forktask.cython_src.graphs.task_bench import task_bench
 from forktask.cython_src.kernels import kernel_table
 from forktask.cython_src.kernels.maps.nchw import NchwMap
@@ -75,28 +77,6 @@ def test_sources_compile_without_warnings(file, target, products):
     text = (gpu_launches.SOURCE_FOLDER / file).read_text()
     for name in map(str.encode, re.findall(r"^KERNEL(?:_OF)?\((\w+)", text, re.M)):
         assert b".text." + name + b"\0" in code if kind == "sm" else b".entry " + name + b"(" in code
-
-
-def test_every_function_is_found_in_its_file():
-    """Check plain functions, those with the arguments of another, and forms by the size of a tile."""
-    for symbol, file in {
-        "advance_counter": "gpu/counter.cu",
-        "task_bench": "kernels/bench/bench.cu",
-        "conv_forward_4": "kernels/convolution/nchw.cu",
-        "conv_forward_pad": "kernels/convolution/nchw16_algorithms.cu",
-        "nhwc_conv_backward_data_4x2": "kernels/convolution/nhwc.cu",
-    }.items():
-        assert gpu_launches.file_of(symbol) == file
-
-
-def test_constants_agree_with_the_sources():
-    """Check that the record of arguments and the constants are the same in Python and CUDA."""
-    text = "".join(gpu_launches.source(file) for file in gpu_launches.SOURCE_FILES)
-    constants = {**vars(token_launches), **vars(gpu_launches), "STRIP_CHANNELS": STRIP_CHANNELS}
-    for name in ("THREADS", "TAPS", "CHANNELS_AT_ONCE", "STRIP_CHANNELS", "NORM_CHANNELS", "ATTENTION_TILE"):
-        assert int(re.search(rf"#define {name} +(\d+)", text).group(1)) == constants[name]
-    assert int(re.search(r"#define STEP +(\d+)", text).group(1)) == gpu_launches.PRODUCT_STEP
-    assert int(re.search(r"#define LANES +(\d+)", text).group(1)) == gpu_launches.LANES
 
 
 def rounded_to_tf32(array):
@@ -264,3 +244,20 @@ def test_hash_chain_and_replica_equal_the_cpu():
         assert (spec.reference({"out": b, "in": cells}, attributes, bounds, iteration) or 0) == status
         assert (a == b).all()
     assert emulator.emulated("replica").reference({}, {"kernel": 1}, {"work": 10}, 0) == 0
+
+
+@pytest.mark.cxx
+def test_convolutions_of_any_geometry(monkeypatch):
+    """Check packing, forward pass and both gradients, with every size of tile, against the NumPy forms in float64."""
+    launched, launch, tiles = set(), emulator.launch, (gpu_launches.PRODUCT_TILES, gpu_launches.GRADIENT_TILES)
+    monkeypatch.setattr(emulator, "launch", lambda symbol, *rest: launched.add(symbol) or launch(symbol, *rest))
+    monkeypatch.setattr(kernel_testing, "INSTRUCTION_SETS", ("cuda",))
+    monkeypatch.setattr(gpu_launches, "THREADS_WANTED", 0)
+    for first in (0, 1):
+        monkeypatch.setattr(gpu_launches, "PRODUCT_TILES", tiles[0][first:])
+        monkeypatch.setattr(gpu_launches, "GRADIENT_TILES", tiles[1][first:])
+        # The last one has channels enough for every tile.
+        for case in (*map(test_nhwc.random_case, range(12)), test_nhwc.Case(1, 1, 36, 72, 7, 7, 1, 1, 0, 1)):
+            test_nhwc.check_case(case, "direct")
+    forms = {("forward", "backward_data"): tiles[0], ("backward_weights",): tiles[1]}
+    assert {f"nhwc_conv_{name}_{m}x{n}" for names in forms for name in names for m, n in forms[names]} <= launched

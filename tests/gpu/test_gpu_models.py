@@ -12,7 +12,6 @@ from forktask.cython_src.errors import UsageError
 from forktask.cython_src.gpu import blas as gpu_blas
 from forktask.cython_src.gpu.bind import GpuBoundPlan, device_bytes, device_storage, freed_with
 from forktask.cython_src.gpu.blas import WORKSPACE_BYTES
-from forktask.cython_src.gpu.coherence import Coherence
 from forktask.cython_src.gpu.launches import Launch
 from forktask.cython_src.graphs.task_bench import task_bench
 from forktask.cython_src.lowering.lower import initialise, lower
@@ -135,37 +134,6 @@ def test_models_agree_in_tf32(products):
     device.has_tf32 = False
     with pytest.raises(UsageError, match=f"products '{products}' must run on a GPU of architecture sm_80 or newer"):
         GpuBoundPlan(plan, None, device, products=products)
-
-
-def test_arguments_are_made_once():
-    """Check that steps make no further arguments of launches, whatever their number and the addresses of slots."""
-    for model, slots in (("stream", 1), ("prefetch", 2)):
-        device = FakeDevice(execute=False)
-        bound = GpuBoundPlan(small_plan(), device_storage(device, "pinned"), device)
-        executor, settings = MODELS.get(model, (GpuHostLoadExecutor, {"copies": "prefetch"}))
-        with executor(**settings) as gpu:
-            gpu.prepare(bound)
-            gpu.run(2)
-            made = device.counts["prepared_launch"]
-            gpu.run(5, 2)
-        assert device.counts["prepared_launch"] == made <= slots * sum(map(len, bound.launches))
-
-
-def test_what_stayed_on_the_device_is_not_looked_at(monkeypatch):
-    """Check that a run after another asks for no buffer, and after a look at one of them for that one."""
-    bound = GpuBoundPlan(small_plan(), None, FakeDevice())
-    fill(bound)
-    with GpuStreamExecutor() as gpu:
-        gpu.prepare(bound)
-        gpu.run(1)
-        requested, acquire = [], Coherence.acquire
-        monkeypatch.setattr(Coherence, "acquire", lambda self, *use: requested.append(use[0]) or acquire(self, *use))
-        gpu.run(1, 1)
-        assert requested == []
-        bound.arrays["losses"][:] = 7
-        requested.clear()
-        gpu.run(1, 2)
-        assert requested == ["losses"] and bound.arrays["losses"][2] != 7 == bound.arrays["losses"][5]
 
 
 @pytest.mark.parametrize("kind", ["pinned", "managed"])
@@ -358,14 +326,6 @@ def test_captured_graphs_are_captured_once():
     assert device.counts["launch_graph"] == 3
 
 
-def test_fork_join_waits_after_every_loop():
-    """Check the number of waits of fork-join and of a single stream."""
-    for model, waits in (("forkjoin", 5 * bind(small_plan()).num_loops), ("stream", 0)):
-        bound = run(small_plan(), model, execute=False)
-        assert bound.device.counts["synchronize"] - waits < 30
-        assert bound.device.counts.get("wait", 0) == 0
-
-
 def test_failure_names_task_and_iteration():
     """Check that a block that fails on the device raises, and that the executor works afterwards."""
     device = FakeDevice()
@@ -492,21 +452,6 @@ def test_managed_memory_is_refused_where_it_could_hang_a_device():
     device.shares_memory = False
     with pytest.raises(UsageError, match=r"concurrentManagedAccess is 0\); use memory=pinned"):
         device_storage(device, "managed")
-
-
-def test_a_workspace_counts_as_memory_of_a_plan(monkeypatch):
-    """Check that a plan with products needs the library's workspace too, once."""
-    monkeypatch.setattr(gpu_blas, "FILLING", 0)
-    plan, device = small_plan(granularity="auto"), FakeDevice(execute=False)
-    device.memory_bytes = device_bytes(plan) + WORKSPACE_BYTES - 1
-    with pytest.raises(MemoryError, match="the plan needs 32"):
-        GpuBoundPlan(plan, None, device)
-    device.memory_bytes += 1
-    bound = GpuBoundPlan(plan, None, device)
-    with GpuStreamExecutor() as executor:
-        executor.prepare(bound)
-        executor.run(1)
-    bound.close()
 
 
 def test_images_that_the_host_writes_into_managed_memory(expected):
