@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from kinds import KINDS, forms_of_models
 
-from forktask.experiments.subjects.models import make_executor, parse_model, process_environment
+from forktask.experiments.subjects.models import parse_model, process_environment
 
 pytestmark = pytest.mark.timeout(120)
 PROBE = Path(__file__).with_name("conduct_probe.py")
@@ -95,15 +95,6 @@ def test_the_record_says_how_threads_wait(spec):
         expected = 1e9 / conduct["caller_wakes_ns"]
         assert 0.3 * expected < result["caller_switches_per_s"] < 3 * expected
         assert conduct["naps"] == (result["sleeper_switches_per_s"] > 80)
-
-
-def test_spinning_and_naps_follow_the_options():
-    """Check what the probe cannot see."""
-    with make_executor("taskiter:placement=stealing", 1) as executor:
-        assert executor.conduct().spin_ns == executor._team.spin_ns
-        assert not executor.conduct().naps
-    with make_executor("taskiter", 1) as executor:
-        assert executor.conduct().naps
 
 
 @pytest.mark.two_cpus

@@ -1,6 +1,5 @@
 """Fork-join, serial and joblib executors against each other."""
 
-import itertools
 import signal
 
 import numpy as np
@@ -84,28 +83,6 @@ def test_some_options_need_a_persistent_region(name, value):
     """Check that a barrier and an order which a region for each loop does not have are refused."""
     with pytest.raises(UsageError, match=f"{name}={value} needs region=persistent, got region=loop"):
         ForkJoinExecutor(2, **{name: value})
-
-
-@pytest.mark.parametrize("options", FORKJOIN_OPTIONS[::4], ids=str)
-def test_more_than_one_thread_runs(options):
-    """Check the event log: all blocks once, by both threads (of a dynamic schedule a late one may get none for some
-    iterations), in loop order."""
-    plan, iterations = stencil_plan(work=20000), 50
-    with ForkJoinExecutor(2, event_capacity=iterations * plan.num_tasks, **options) as executor:
-        executor.prepare(bind(plan))
-        executor.run(iterations)
-        events = executor.workers.events()
-    assert set(events["worker"]) == {0, 1}
-    assert sorted(zip(events["iteration"].tolist(), events["task"].tolist(), strict=True)) == [
-        (iteration, task) for iteration in range(iterations) for task in range(plan.num_tasks)
-    ]
-    by_loop = {}
-    for event in events:
-        key = (int(event["iteration"]), int(plan.task_loop[event["task"]]))
-        first, last = by_loop.get(key, (event["start_ns"], event["stop_ns"]))
-        by_loop[key] = (min(first, event["start_ns"]), max(last, event["stop_ns"]))
-    spans = [by_loop[key] for key in sorted(by_loop)]
-    assert all(before[1] <= after[0] for before, after in itertools.pairwise(spans))
 
 
 @pytest.mark.parametrize("spec", forms_of_models("region", "schedule", "placement"))

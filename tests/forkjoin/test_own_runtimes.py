@@ -40,17 +40,6 @@ FORKTASK_RUNTIME = {FORKTASK_OUTSIDE_VERSION, FORKTASK_LOOPS, prepare, run_all, 
 """
 
 
-@pytest.mark.parametrize("threads", [1, 2, 4])
-def test_the_guides_runtime_runs_every_kind_of_graph(tmp_path, threads):
-    """Check a Task Bench graph, which checks itself, from several first iterations."""
-    bound = bind(task_bench("fft", 8, 6, kernel="load_imbalance", work=50))
-    with make_executor(build(tmp_path), threads) as executor:
-        executor.prepare(bound)
-        for first, count in ((0, 0), (0, 3), (3, 20)):
-            executor.run(count, first)
-    assert bound.arrays["cells"][0, 0, 0] == 23
-
-
 def test_a_library_that_takes_the_closed_graph_sees_the_next_iterations_edges(tmp_path):
     """Check that a runtime without a wait between iterations gets the edges that it needs, and is described so."""
     source = QUEUE.replace("FORKTASK_GRAPH", "FORKTASK_CLOSED_GRAPH").replace(

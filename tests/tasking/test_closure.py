@@ -8,10 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tasking.random_plans import random_plan, shared_plan
 
-from forktask.cython_src.binding.bind import bind
 from forktask.cython_src.plan.barriers import BARRIERS, barrier_after, record_with_barriers
 from forktask.cython_src.plan.dependences import EDGE_KINDS, record_graph
-from forktask.tasking.executor import TaskIterExecutor
 
 pytestmark = [pytest.mark.timeout(120), pytest.mark.usefixtures("hash_kernel")]
 
@@ -92,21 +90,3 @@ def test_barriers_add_the_order_of_segments_and_nothing_else(seed, shared, barri
         number = np.concatenate([segment + k * (segment[-1] + 1) for k in range(times)])
         expected = order_of(flat.num_nodes, source, target, np.arange(flat.num_tasks)) | (number[:, None] < number)
         np.testing.assert_array_equal(unrolled_order(graph, times, without_self=False), expected)
-
-
-@settings(max_examples=40)
-@given(seed=st.integers(0, 2**32), num_threads=st.integers(1, 6))
-def test_programs_hold_every_task_once_in_a_legal_order(seed, num_threads):
-    """Check compiled programs: each task once, each program in an order of the graph."""
-    plan = random_plan(seed)
-    bound = bind(plan)
-    with TaskIterExecutor(num_threads, placement="partitioned") as executor:
-        graph = executor.record(bound)
-        executor.prepare(bound, graph)
-        programs = executor._runtime.programs()
-    assert sorted(np.concatenate(programs).tolist()) == list(range(plan.num_tasks))
-    source, target, token = graph.edges()
-    before = order_of(graph.num_nodes, source[token == 0], target[token == 0], np.arange(plan.num_tasks))
-    for program in programs:
-        for i, task in enumerate(program):
-            assert not before[task, program[:i]].any()

@@ -164,14 +164,3 @@ def test_ordering_programs_takes_time_in_proportion_to_threads():
         return min(times)
 
     assert shortest_s(512) < 20 * shortest_s(64)
-
-
-@pytest.mark.parametrize("threads", [1, 3, 64, 512])
-def test_programs_hold_each_task_once_in_one_order(threads):
-    """Check that the programs of any number of workers, more than tasks too, divide all tasks."""
-    plan = task_bench("stencil_1d", 5, 30, kernel="compute", work=10)
-    programs = program_order(plan, record_graph(plan.accesses), np.ones(plan.num_tasks), threads)
-    assert len(programs) == threads
-    assert sorted(np.concatenate(programs).tolist()) == [*range(plan.num_tasks)]
-    # Of the tasks of a column each follows the one before it.
-    assert all((np.diff(tasks[tasks % 5 == column]) > 0).all() for tasks in programs for column in range(5))

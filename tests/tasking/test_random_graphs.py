@@ -6,7 +6,6 @@ from kinds import LONG, forms_of_models
 from tasking.random_graphs import check, draw, record
 
 from forktask.cython_src.binding.checks import check_orders
-from forktask.cython_src.graphs.joined_loops import join_tasks
 
 GRAPHS = 400 if LONG else 24
 PARTS = 8  # that run side by side
@@ -21,21 +20,6 @@ def test_all_kinds_of_accesses_are_drawn():
     assert None in tasks and any(task and not task.regions for task in tasks)
     widths = {box[1][1] - box[1][0] for task in tasks if task for boxes in task.regions.values() for _, box in boxes}
     assert widths == {1, 2, 3}
-
-
-def test_tasks_of_some_graphs_move_to_earlier_loops(monkeypatch):
-    """Check that some graphs are not run in the order of recording, so that the tests below test that too."""
-    moved = []
-
-    def join(table, keys, keep):
-        loops = join_tasks(table, keys, keep)
-        moved.append([task for loop in loops for task in loop] != sorted(task for loop in loops for task in loop))
-        return loops
-
-    monkeypatch.setattr("forktask.cython_src.graphs.user_graph.join_tasks", join)
-    for seed in range(GRAPHS):
-        record(draw(seed))[0].plan()
-    assert moved.count(True) >= GRAPHS // 8
 
 
 @pytest.mark.parametrize("part", range(PARTS))

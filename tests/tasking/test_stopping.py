@@ -61,24 +61,6 @@ def test_sleepers_are_woken(name):
             assert_same(content(bound, executor), serial_content(tested, [(iterations,)]))
 
 
-@pytest.mark.parametrize("name", ONE_OF_EACH)
-def test_events_hold_every_block_once(name):
-    """Check the event log: each task once an iteration, by more than one worker, none before its predecessor's end."""
-    plan = columns(6, 3, work=30_000)
-    with EXECUTORS[name](2, event_capacity=1000) as executor:
-        executor.prepare(bind(plan))
-        executor.run(5)
-        events = executor.workers.events()
-        assert sorted(zip(events["iteration"].tolist(), events["task"].tolist(), strict=True)) == [
-            (iteration, task) for iteration in range(5) for task in range(plan.num_tasks)
-        ]
-        last = {}
-        for event in events:
-            column = int(event["task"]) % 6
-            assert last.get(column, 0) <= event["start_ns"]
-            last[column] = event["stop_ns"]
-
-
 @pytest.mark.parametrize("name", ["taskgraph-stealing", "taskgraph-partitioned"])
 def test_iterations_of_a_taskgraph_do_not_overlap(name):
     """Check the barrier: every block of an iteration ends before any of the next starts; taskiter does overlap."""

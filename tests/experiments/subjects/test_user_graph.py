@@ -33,10 +33,6 @@ int scale(const void *record, ptrdiff_t block, const TaskContext *context)
     return 0;
 }
 
-int fail_late(const void *record, ptrdiff_t block, const TaskContext *context)
-{
-    return context->iteration == 3 && block == 1 ? 5 : 0;
-}
 """
 
 
@@ -126,22 +122,6 @@ def test_compiled_kernels(form):
     expected[2:, 3:6] = 0.5 * source[:, 1:4] + 3
     expected[2:, 0:2] = 2 * source[:, 5:7] + 3
     assert np.array_equal(target, expected)
-
-
-@pytest.mark.cc
-@pytest.mark.timeout(60)
-@pytest.mark.parametrize("model", MODELS)
-def test_a_failing_compiled_task_is_named(model):
-    """Check that a kernel's status reaches the caller with loop, block and iteration."""
-    kernel = own_kernel.build(KERNELS, "fail_late")
-    with UserGraph() as graph:
-        x = graph.array("x", np.zeros(4))
-        for i in range(4):
-            graph.task(kernel, updates=x[i], name="late")
-        with pytest.raises(BlockFailure, match=r"late\.0\[1\] failed in iteration 3 with status 5"):
-            graph.run(8, model=model, threads=threads_of(model, 2))
-        graph.run(3, model=model, threads=threads_of(model, 2))
-        graph.run(4, model=model, threads=threads_of(model, 2), first_iteration=4)
 
 
 @pytest.mark.parametrize("model", ["tasks", "tasks:taskwait=none", *REPLAYED])
