@@ -10,7 +10,6 @@ from forktask.experiments.machine import machine_peaks
 from forktask.experiments.machine.disturbance import Disturbance, read_quota
 from forktask.experiments.machine.environment import collect, environment_id
 from forktask.experiments.machine.limits import measure_machine
-from forktask.experiments.machine.proc import read_int, read_text
 from forktask.experiments.machine.topology import (
     core_counts,
     cpu_order,
@@ -73,29 +72,13 @@ def test_cpu_lists_are_read_and_written(text, cpus):
     assert format_cpu_list(cpus) == text
 
 
-def test_a_value_that_the_kernel_has_not_is_none(tmp_path):
-    """Check "(null)", which some kernels write where no CPU is isolated."""
-    path = write_tree(tmp_path, {"isolated": "(null)\n"}) / "isolated"
-    assert read_text(path) is None and read_int(path) is None
-
-
-def test_order_is_the_cores_of_all_sockets_then_siblings(two_sockets):
-    """Check the placement order on two sockets x two cores x SMT."""
-    order = cpu_order(8, range(8), root=two_sockets)
-    assert order == [0, 1, 2, 3, 4, 5, 6, 7]
-    for n in range(1, 8):
-        assert cpu_order(n, range(8), root=two_sockets) == order[:n]
-
-
-def test_order_keeps_to_the_cpus_allowed(two_sockets):
-    """Check that a sibling counts as a core of its own when its partner may not be used."""
-    assert cpu_order(3, [4, 5, 1], root=two_sockets) == [4, 1, 5]
-    assert cpu_order(2, [7, 6], root=two_sockets) == [6, 7]
-
-
-def test_numa_nodes_of_a_socket_are_filled_one_after_the_other(tmp_path):
-    """Check that interleaved numbering does not scatter workers over the nodes of one socket."""
-    root = write_tree(tmp_path, topology_files({c: (0, c % 2, str(c)) for c in range(4)}))
+def test_order_is_the_cores_of_all_sockets_then_siblings(two_sockets, tmp_path):
+    """Check two sockets x two cores x SMT, parts of these, and interleaved numbering of a socket's nodes."""
+    for usable in (range(8), [4, 5, 1], [7, 6]):
+        expected = {8: [*range(8)], 3: [4, 1, 5], 2: [6, 7]}[len(usable)]
+        for n in range(1, len(usable) + 1):
+            assert cpu_order(n, usable, root=two_sockets) == expected[:n]
+    root = write_tree(tmp_path / "nodes", topology_files({c: (0, c % 2, str(c)) for c in range(4)}))
     assert cpu_order(4, range(4), root=root) == [0, 2, 1, 3]
 
 
@@ -116,49 +99,36 @@ def test_hidden_topology_is_said(tmp_path):
     assert topology["cores"] == 2
 
 
-CGROUP_QUOTAS = {
-    "v2, own group": ({"proc/self/cgroup": "0::/box\n", "sys/fs/cgroup/box/cpu.max": "150000 100000\n"}, 1.5),
-    "v2, parent is tighter": (
-        {
-            "proc/self/cgroup": "0::/a/b\n",
-            "sys/fs/cgroup/a/b/cpu.max": "max 100000\n",
-            "sys/fs/cgroup/a/cpu.max": "200000 100000\n",
-        },
-        2.0,
-    ),
-    "v2, none": ({"proc/self/cgroup": "0::/\n", "sys/fs/cgroup/cpu.max": "max 100000\n"}, None),
-    "v1": (
-        {
-            "proc/self/cgroup": "4:memory:/m\n3:cpu,cpuacct:/docker/x\n",
-            "sys/fs/cgroup/cpu,cpuacct/cpu.cfs_quota_us": "50000\n",
-            "sys/fs/cgroup/cpu,cpuacct/cpu.cfs_period_us": "100000\n",
-        },
-        0.5,
-    ),
-    "v1, none": (
-        {
-            "proc/self/cgroup": "1:cpu:/\n",
-            "sys/fs/cgroup/cpu/cpu.cfs_quota_us": "-1\n",
-            "sys/fs/cgroup/cpu/cpu.cfs_period_us": "100000\n",
-        },
-        None,
-    ),
-    "v1 path with colons": (
-        {
-            "proc/self/cgroup": "1:cpu:/a:b\n",
-            "sys/fs/cgroup/cpu/a:b/cpu.cfs_quota_us": "300000\n",
-            "sys/fs/cgroup/cpu/a:b/cpu.cfs_period_us": "100000\n",
-        },
-        3.0,
-    ),
-    "no cgroups": ({}, None),
-}
+def v1_quota(group, quota):
+    """Files of the CPU controller of cgroups of version 1."""
+    folder, _, path = group.partition(":")
+    names = {"cfs_quota_us": quota, "cfs_period_us": 100000}
+    files = {f"sys/fs/cgroup/{folder}{path}/cpu.{name}": f"{number}\n" for name, number in names.items()}
+    return {"proc/self/cgroup": f"4:memory:/m\n3:{group}\n", **files}
 
 
-@pytest.mark.parametrize("case", CGROUP_QUOTAS)
-def test_container_quota(tmp_path, case):
+@pytest.mark.parametrize(
+    ("files", "expected"),
+    [
+        ({"proc/self/cgroup": "0::/box\n", "sys/fs/cgroup/box/cpu.max": "150000 100000\n"}, 1.5),
+        (
+            {
+                "proc/self/cgroup": "0::/a/b\n",
+                "sys/fs/cgroup/a/b/cpu.max": "max 100000\n",
+                "sys/fs/cgroup/a/cpu.max": "200000 100000\n",
+            },
+            2.0,
+        ),
+        ({"proc/self/cgroup": "0::/\n", "sys/fs/cgroup/cpu.max": "max 100000\n"}, None),
+        (v1_quota("cpu,cpuacct:/docker/x", 50000), 0.5),
+        (v1_quota("cpu:/", -1), None),
+        (v1_quota("cpu:/a:b", 300000), 3.0),
+        ({}, None),
+    ],
+    ids=["v2", "v2, parent is tighter", "v2, none", "v1", "v1, none", "v1 path with colons", "no cgroups"],
+)
+def test_container_quota(tmp_path, files, expected):
     """Check the CPU quota of both cgroup versions, at any level, seen from inside or outside a container."""
-    files, expected = CGROUP_QUOTAS[case]
     assert read_quota(write_tree(tmp_path, files)) == expected
 
 
@@ -186,49 +156,29 @@ def test_disturbance_is_the_difference_of_two_readings(tmp_path):
 
 def test_crippling_variables_are_found():
     """Check that variables are told apart by what they do, and unrelated ones are left alone."""
-    result = {
-        v["name"]: v["kind"]
-        for v in read_variables(
-            {
-                "OPENBLAS_CORETYPE": "Haswell",
-                "OPENBLAS_L2_SIZE": "1",
-                "OMP_NUM_THREADS": "3",
-                "OMP_PROC_BIND": "true",
-                "OMP_DYNAMIC": "false",
-                "KMP_SOMETHING_NEW": "1",
-                "HOME": "/",
-                "COMP_LINE": "x",
-            }
-        )
+    values_and_kinds = {
+        "OPENBLAS_CORETYPE": ("Haswell", "cripples"),
+        "OPENBLAS_L2_SIZE": ("1", "cripples"),
+        "OMP_NUM_THREADS": ("3", "threads"),
+        "OMP_PROC_BIND": ("true", "placement"),
+        "OMP_DYNAMIC": ("false", "threads"),
+        "KMP_SOMETHING_NEW": ("1", "unknown"),
     }
-    assert result == {
-        "OPENBLAS_CORETYPE": "cripples",
-        "OPENBLAS_L2_SIZE": "cripples",
-        "OMP_NUM_THREADS": "threads",
-        "OMP_PROC_BIND": "placement",
-        "OMP_DYNAMIC": "threads",
-        "KMP_SOMETHING_NEW": "unknown",
-    }
+    variables = {name: value for name, (value, _) in values_and_kinds.items()} | {"HOME": "/", "COMP_LINE": "x"}
+    result = {v["name"]: v["kind"] for v in read_variables(variables)}
+    assert result == {name: kind for name, (_, kind) in values_and_kinds.items()}
     assert read_variables({"OMP_DYNAMIC": "TRUE"})[0]["kind"] == "cripples"
 
 
 def test_caches_and_their_total(tmp_path):
     """Check sizes, sharing, and the sum over several last-level caches."""
+    values = {
+        "index0": {"level": 1, "type": "Data", "size": "48K", "coherency_line_size": 64, "shared_cpu_list": 0},
+        "index1": {"level": 3, "type": "Unified", "size": "32M", "shared_cpu_list": "0-3"},
+    }
     folder = "sys/devices/system/cpu/cpu0/cache"
-    root = write_tree(
-        tmp_path,
-        {
-            f"{folder}/index0/level": "1",
-            f"{folder}/index0/type": "Data",
-            f"{folder}/index0/size": "48K",
-            f"{folder}/index0/coherency_line_size": "64",
-            f"{folder}/index0/shared_cpu_list": "0",
-            f"{folder}/index1/level": "3",
-            f"{folder}/index1/type": "Unified",
-            f"{folder}/index1/size": "32M",
-            f"{folder}/index1/shared_cpu_list": "0-3",
-        },
-    )
+    files = {f"{folder}/{index}/{name}": str(value) for index, of in values.items() for name, value in of.items()}
+    root = write_tree(tmp_path, files)
     caches = read_caches(root)
     assert [(c["level"], c["size_bytes"], c["shared_by"]) for c in caches] == [
         (1, 48 << 10, [0]),

@@ -1,23 +1,20 @@
 """Memory on NUMA nodes: which take part, policies, what is read back, and refusals. Real nodes: tests/made_up_node."""
 
-import ctypes
 import os
 
 import numpy as np
-import pytest
 from experiments.machine.test_environment import topology_files, write_tree
 from experiments.machine.test_info import make_environment, make_machine
 from experiments.synthetic_results import sweep_of, synthetic_rows
 
 from forktask.cython_src.plan.builder import PlanBuilder
 from forktask.cython_src.plan.model import Block, read, update
-from forktask.experiments.machine import fitness, limits, machine_peaks, numa
+from forktask.experiments.machine import fitness, machine_peaks, numa
 from forktask.experiments.machine.info import format_page
 from forktask.experiments.report.words import machine_text
 from forktask.experiments.sampling import generation
 from forktask.experiments.sampling.generation import contestant_of
 from forktask.experiments.subjects.models import parse_model
-from forktask.experiments.subjects.subject import homes_of
 
 CPUS = range(8)
 # Nodes of two CPUs each; 4 is a GPU's memory, 3 has none, 2 is not allowed.
@@ -38,56 +35,16 @@ def test_nodes_have_memory_and_cpus_that_may_be_used(tmp_path):
     assert numa.memory_nodes(write_tree(tmp_path / "hidden", without), CPUS) == [0, 1, 2, 3]
 
 
-def test_one_node_is_asked_for_nothing(monkeypatch):
-    """Check that no system call is made, no row filled and no home used where there is one node."""
-    monkeypatch.setattr(numa.ctypes, "CDLL", lambda *_, **__: pytest.fail("a library was opened"))
-    for nodes in ([], [0]):
-        assert all(numa.set_memory_policy(policy, nodes) == "" for policy in numa.POLICIES)
-        job = {"memory_policy": "first_touch", "memory_nodes": nodes, "cpus": [0, 1], "memory_error": ""}
-        assert numa.pages_of(job) is None and homes_of(job) == []
-    assert homes_of({**job, "memory_nodes": [0, 1]}) == [0, 1]
-    assert homes_of({**job, "memory_nodes": [0, 1], "memory_policy": "interleave"}) == []
-    assert homes_of({**job, "memory_nodes": [0, 1], "cpus": None}) == []
-
-
-class Kernel:
-    """A C library whose system call keeps what it is given, and fails as asked."""
-
-    def __init__(self, error=0):
-        self.calls, self.error = [], error
-
-    def __call__(self, *_, **__):
-        return self
-
-    def syscall(self, number, mode, mask, bits):
-        self.calls.append((number, mode, None if mask is None else list(mask), bits.value))
-        numa.ctypes.set_errno(self.error)
-        return -1 if self.error else 0
-
-
-def test_policies_are_the_kernels(monkeypatch):
-    """Check mode, mask and its length of each policy, beyond 64 nodes too, against the kernel's numbers."""
-    kernel = Kernel()
-    monkeypatch.setattr(numa.ctypes, "CDLL", kernel)
-    monkeypatch.setattr(numa.platform, "machine", lambda: "x86_64")
-    for policy in numa.POLICIES:
-        assert numa.set_memory_policy(policy, [1, 3, 65]) == ""
-    assert kernel.calls == [(238, 3, [10, 2], 129), (238, 0, None, 0), (238, 1, [2], 65)]
-
-
 def test_a_refused_policy_is_kept_and_warned_about(monkeypatch):
-    """Check a kernel without permission, an unknown processor, and the warning and sentence of a report."""
-    monkeypatch.setattr(numa.ctypes, "CDLL", Kernel(1))
-    monkeypatch.setattr(numa.platform, "machine", lambda: "aarch64")
-    error = numa.set_memory_policy("interleave", [0, 1])
-    assert error == "set_mempolicy: Operation not permitted"
+    """Check an unknown processor, and the warning and sentence of a report."""
     monkeypatch.setattr(numa.platform, "machine", lambda: "vax")
-    assert "vax" in numa.set_memory_policy("interleave", [0, 1])
+    error = numa.set_memory_policy("interleave", [0, 1])
+    assert "vax" in error
     pages = {"policy": "interleave", "bytes_by_node": {"0": 300, "1": 100}, "remote_share": 0.26, "error": error}
     rows = [row | ({"pages": pages} if row["kind"] == "sample" else {}) for row in synthetic_rows()]
     next(row["config"] for row in rows if row["kind"] == "run").update(places="numa", bind="spread")
     sweep = sweep_of(rows)
-    assert any("The kernel refused the memory policy (set_mempolicy" in text for text in sweep.warnings)
+    assert any("The kernel refused the memory policy (" in text for text in sweep.warnings)
     said = machine_text(sweep)
     assert "threads on places numa, spread, memory by interleave: 75% on node 0 and 25% on node 1" in said
     assert "26% of the bytes that blocks access are on another node than their CPU" in said
@@ -135,27 +92,6 @@ def test_own_memory_is_read_back(tmp_path):
     assert numa.own_bytes_by_node(tmp_path / "nowhere") == {}
 
 
-def test_pages_of_arrays_are_counted_once(monkeypatch):
-    """Check which pages the kernel is asked for: those of all arrays, shared ones once; and one that refuses."""
-    page, requested = os.sysconf("SC_PAGE_SIZE"), []
-    memory = np.zeros(6 * page, np.uint8)
-    start = -memory.ctypes.data % page
-    arrays = [memory[start + 1 : start + page + 1], memory[start + page : start + 3 * page], memory[:0]]
-
-    class Pages(Kernel):
-        def syscall(self, number, pid, count, addresses, targets, states, flags):
-            requested.extend((ctypes.c_uint64 * count.value).from_address(addresses.value))
-            if not self.error:
-                (ctypes.c_int32 * count.value).from_address(states.value)[:] = [1, 0, -2]
-
-    for error, result in ((0, {"0": page, "1": page}), (1, {})):
-        monkeypatch.setattr(numa.ctypes, "CDLL", Pages(error))
-        assert numa.bytes_by_node(arrays) == result
-    first = memory.ctypes.data + start
-    assert requested == 2 * [first, first + page, first + 2 * page]
-    assert numa.bytes_by_node([]) == {}
-
-
 def test_info_shows_each_node(tmp_path):
     """Check CPUs, memory and own pages of several nodes, hidden ones, and that one node has no line."""
     meminfo = "Node 0 MemTotal:  2097152 kB\nNode 0 MemFree:  1048576 kB\n"
@@ -171,23 +107,6 @@ def test_info_shows_each_node(tmp_path):
     assert "4 has CPUs none and hidden" in page and "pages of this process: 1 MiB on 0, 2 MiB on 1" in page
     described["environment"] = make_environment()
     assert "Nodes" not in format_page(described)
-
-
-def test_each_pair_of_nodes_is_measured(monkeypatch):
-    """Check whose CPU reads whose memory, that pages are asked for there, and what a refusal leaves."""
-    calls, refusal = [], []
-    topology = {"cpus": [{"cpu": 3, "node": 0}, {"cpu": 4, "node": 0}, {"cpu": 7, "node": 1}]}
-    monkeypatch.setattr(limits, "memory_nodes", lambda: [0, 1])
-    monkeypatch.setattr(limits, "topology_of", lambda cpus: topology)
-    monkeypatch.setattr(limits, "set_memory_policy", lambda *policy: calls.append(policy) or "".join(refusal))
-    monkeypatch.setattr(limits.machine_peaks, "measure_bandwidth", lambda n, s, size, cpus: calls.append(cpus) or 1e9)
-    monkeypatch.setattr(limits.machine_peaks, "measure_load_latency", lambda s, size, cpu: 1e-7)
-    of_one = {"bandwidth_bytes_per_s": 1e9, "latency_s": 1e-7}
-    assert limits._measure_between_nodes(0.1, 100) == {n: {"0": of_one, "1": of_one} for n in "01"}
-    pages = [("node0", [0, 0]), ("node0", [1, 0]), ("node0", [0, 0]), ("node0", [1, 0])]
-    assert calls == [pages[0], [3], pages[1], [3], pages[2], [7], pages[3], [7], ("first_touch", [0, 1])]
-    refusal.append("set_mempolicy: Operation not permitted")
-    assert limits._measure_between_nodes(0.1, 100) == {}
 
 
 def test_a_load_of_memory_is_timed():

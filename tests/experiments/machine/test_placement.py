@@ -9,10 +9,8 @@ from experiments.machine.test_real_machines import HYBRID, SAID, caches
 
 from forktask.cython_src.errors import UsageError
 from forktask.experiments.commands.main import main
-from forktask.experiments.machine import topology as topology_module
-from forktask.experiments.machine.numa import memory_nodes
 from forktask.experiments.machine.placement import Placement
-from forktask.experiments.machine.topology import BINDS, PLACES, core_counts, cpu_order, first_beyond, read_topology
+from forktask.experiments.machine.topology import BINDS, PLACES, cpu_order, first_beyond, read_topology
 from forktask.experiments.results.folder import read_results
 from forktask.experiments.results.rows import MetgRow, SampleRow, TraceRow
 from forktask.experiments.sampling.generation import contestant_of
@@ -202,14 +200,3 @@ def test_rows_say_where_threads_were(command, kind, tmp_path):
     assert (results.run.config["places"], results.run.config["bind"]) == (LAST, "spread")
     rows = results.of(kind)
     assert rows and all(row.cpus == [int(LAST)] * 2 for row in rows if hasattr(row, "cpus"))
-
-
-def test_this_machine_is_read_once(monkeypatch):
-    """Check that orders and counts of many contestants read /sys once, and again for other CPUs."""
-    usable, reads = sorted(os.sched_getaffinity(0)), []
-    monkeypatch.setattr(topology_module, "read_topology", lambda *given: reads.append(given) or read_topology(*given))
-    topology_module._topology_here.cache_clear()
-    for _ in range(5):
-        assert cpu_order(1, usable) and core_counts(usable) and memory_nodes("/", usable)
-    cpu_order(1, usable[:1])
-    assert len(reads) == len({tuple(usable), tuple(usable[:1])})
