@@ -337,12 +337,6 @@ def test_tasks_are_answered_by_the_section(task, words, file):
     assert any(file in files for files in result) and len(result) <= 2, task
 
 
-def test_options_in_commands_are_found():
-    """Check that command lines are found in each place where pages have them."""
-    text = "    forktask info\n\n```\nforktask run a\n```\nand `forktask report DIR`, not `forktaskx`.\n"
-    assert commands_of(text) == ["forktask run a", "forktask info", "forktask report DIR"]
-
-
 def update_outputs(page: Path) -> None:
     """Write what the examples of a page print into the output blocks behind them."""
     with tempfile.TemporaryDirectory() as folder:

@@ -74,10 +74,3 @@ def test_any_other_skip_is_a_failure(session, body):
     result = session.runpytest()
     assert result.ret in (pytest.ExitCode.TESTS_FAILED, pytest.ExitCode.INTERRUPTED)
     result.stdout.fnmatch_lines(["*A test may be skipped only by the marker of a kind*"])
-
-
-def test_every_kind_says_what_it_needs():
-    """Check that names are markers, that reasons read alike, and that each kind can say whether it runs here."""
-    for name, kind in kinds.KINDS.items():
-        assert name.isidentifier() and kind.need.startswith(("needs ", "takes "))
-        assert kind.is_available() in (True, False)

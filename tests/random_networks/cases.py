@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -85,13 +85,6 @@ def _code_of(record: Any) -> str:
         if f.default is dataclasses.MISSING or value != f.default:
             parts.append(repr(value) if f.default is dataclasses.MISSING else f"{f.name}={value!r}")
     return f"{type(record).__name__}({', '.join(parts)})"
-
-
-def case_from(code: str) -> Case:
-    """Return the case that `Case.code` describes."""
-    names: dict[str, Any] = dict(globals())
-    exec(code, names)
-    return names["case"]
 
 
 def draw(seed: int) -> Case:
@@ -369,33 +362,6 @@ class _Growth:
                     self._add(_one_of(self.rng, GELU, ReLU, Sigmoid))
                 self._add(Linear, features)
                 self._add(Add, (start, self.last) if self.chance(0.5) else (self.last, start))
-
-
-def named_alike(network: Network, rng: np.random.Generator) -> tuple[Network, bool]:
-    """Return the network with a name that something of another layer has already, and whether that is a parameter."""
-    first, second = rng.choice(len(network.layers) - 1, 2, replace=False)
-    own, layer = network.layers[first].name, network.layers[second]
-    beside = next((kind for kind in ("positions", "types") if getattr(layer, kind, None) is not None), "")
-    if beside and rng.random() < 0.7:
-        changed, new = replace(layer, **{beside: own}), layer.name
-    else:
-        ending = _one_of(rng, "weight", "weight", "bias", "dense", "before", "again", "statistics", "gradient")
-        new = f"{own}.{ending}"
-        changed = replace(layer, name=new)
-    layers = [changed if other is layer else _renamed(other, layer.name, new) for other in network.layers]
-    alike = replace(network, layers=tuple(layers))
-    shared = [f"{own}.weight"] if beside and changed.name != new else [new, f"{new}.weight", f"{new}.bias"]
-    return alike, any(name in network.layer_parameters()[own] for name in shared)
-
-
-def _renamed(layer: Any, old: str, new: str) -> Any:
-    """Return a layer whose references to another follow its new name."""
-    result = {
-        name: new if value == old else tuple(new if one == old else one for one in value)
-        for name in ("after", "inputs", "embedding")
-        if (value := getattr(layer, name, "")) and old in (value if isinstance(value, tuple) else (value,))
-    }
-    return replace(layer, **result) if result else layer
 
 
 def _options(rng: np.random.Generator, network: Network) -> dict[str, Any]:
