@@ -6,7 +6,6 @@ import numpy as np
 
 from forktask import UserGraph
 from forktask.cython_src.graphs.task_bench import task_bench
-from forktask.cython_src.plan.builder import PlanBuilder
 
 
 def smooth(left, right, out):
@@ -77,8 +76,3 @@ def in_python(waits: bool = False) -> UserGraph:
     for i in range(4):
         graph.task(_wait if waits else _count, updates=totals[i])
     return graph
-
-
-def nothing():
-    """No graph at all."""
-    return PlanBuilder

@@ -3,7 +3,7 @@
 import sys
 
 import pytest
-from experiments.scaling.fakes import QUIET, FakeMachine
+from experiments.scaling.fakes import FakeMachine
 from experiments.scaling.test_plugin import QUICK, rows_of
 
 pytest_plugins = ["pytester"]
@@ -29,12 +29,7 @@ def needs(n):
 def fails():
     raise ArithmeticError("no convergence")
 
-def outer():
-    def inner():
-        return 1
-    return inner
-
-closure, anonymous = outer(), lambda: 1
+anonymous = lambda: 1
 """
 TEST = """
     import pytest
@@ -88,33 +83,17 @@ def test_claims_about_a_function(pytester, machine, claim, outcome):
     assert row["subject"] == "wait(seconds=0.002)" and row["verdict"] == outcome[:4]
 
 
-@pytest.mark.parametrize(("slowness", "outcome"), [(19.0, "failed"), (2.0, "passed")])
-def test_what_is_far_off_fails_however_busy_the_machine(pytester, machine, slowness, outcome):
-    """Check that 19 times the time fails without an undisturbed round, and that nearer ratios stay inconclusive."""
-    machine.disturbance = lambda generation, number: {**QUIET, "spin_s": 1.5 if number else 1.0, "pressure_us": 700_000}
-    machine.noise, machine.slowness = 0.3, slowness
-    body = "scaling.function(solver.slow).assert_ratio(solver.wait, at_most=1.05)"
-    result = run(pytester, body, "--scaling-budget=60")
-    result.assert_outcomes(**{outcome: 1}, **({"warnings": 1} if outcome == "passed" else {}))
-
-
 @pytest.mark.parametrize(
     ("body", "message"),
     [
         ("scaling.function(solver.wait).assert_ratio('cifar10_cnn', at_most=1.0)", "write a function that runs it"),
         ("scaling.function(lambda: 1)", "must stand at the top level of a module"),
-        ("scaling.function(solver.closure)", "must stand at the top level of a module"),
         ("scaling.function(solver.anonymous)", "must stand at the top level of a module"),
         ("scaling.function('solver:wait')", "must stand at the top level of a module"),
-        ("scaling.function(print().__class__.__init__)", "must stand at the top level of a module"),
         ("scaling.function(solver.needs)", "missing a required argument: 'n'"),
         ("scaling.function(solver.wait, n=1)", "unexpected keyword argument 'n'"),
         ("scaling.function(solver.wait, seconds=[1])", "must be a number, a text, true or false"),
         ("scaling.program('./none')", "must be a file here or on PATH"),
-        ("scaling.program([sys.executable], time_pattern='x')", "must have one group"),
-        ("scaling.function(solver.wait).assert_ratio(3, at_most=1)", "must stand at the top level of a module"),
-        ("scaling.function(solver.wait).assert_ratio(solver.slow, at_most=0)", "at_most must be a positive number"),
-        ("scaling.function(solver.wait).assert_efficiency(at_least=0.5, threads=0)", "threads must be a whole number"),
         ("scaling.function(solver.wait).assert_efficiency(at_least=60)", "part of 1, got 60; write 0.6 for 60 %"),
     ],
 )

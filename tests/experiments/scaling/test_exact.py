@@ -35,11 +35,6 @@ def fact(model="taskiter", threads=2, **changes):
     }
 
 
-def test_nothing_to_say():
-    """Check that rows without fault give no failures."""
-    assert exact.failures([fact("serial", 1), fact(), fact("forkjoin")], GRAPH) == []
-
-
 @pytest.mark.parametrize(
     "change, said",
     [
@@ -150,18 +145,3 @@ def test_random_results_are_seen():
     """Check that a graph that computes something else each time fails, naming the array."""
     rows = exact.facts_of(subject.describe(graphs.random, {}), parse_models(["forkjoin"]), [1])
     assert any("leaves other bits" in line and "values" in line for line in exact.failures(rows, None))
-
-
-def test_recordings_are_counted_wherever_they_happen():
-    """Check that each call from the package counts while counting, and none afterwards."""
-    from forktask.cython_src.binding import checks
-    from forktask.cython_src.plan import dependences
-    from forktask.experiments.bounds import bounds
-
-    plan = graphs.means().plan()
-    with exact.recordings_counted() as count:
-        for module in (dependences, bounds, checks):
-            module.record_graph(plan.accesses)
-        assert count == [3]
-    bounds.record_graph(plan.accesses)
-    assert count == [3]

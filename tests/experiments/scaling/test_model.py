@@ -89,12 +89,6 @@ def test_subjects_that_no_process_can_make(what, arguments, said):
         subject.describe(what, arguments)
 
 
-def test_a_function_must_return_a_graph():
-    """Check that another return value is refused."""
-    with pytest.raises(UsageError, match="must return a UserGraph"):
-        subject.make_bound(subject.describe(graphs.nothing, {}))
-
-
 def test_a_subject_from_a_file_that_cannot_be_imported(tmp_path):
     """Check that a function in a test file is found by the file, as pytest's importlib mode leaves it."""
     file = tmp_path / "test_own.py"
