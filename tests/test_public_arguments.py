@@ -6,6 +6,8 @@ import math
 import pickle
 import signal
 import traceback
+from functools import cache
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -103,8 +105,13 @@ def builder():
     return made
 
 
+@cache
+def comparison_in(folder):
+    return ft.Comparison(write_rows(folder / "stored", list(synthetic_rows(batches=(64,)))))
+
+
 def comparison():
-    return ft.Comparison(write_rows("stored", list(synthetic_rows(batches=(64,)))))
+    return comparison_in(Path.cwd())
 
 
 def samples():
@@ -208,67 +215,39 @@ def nothing_is_measured(monkeypatch, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("call", "name", "value"),
-    [
-        (lambda: ft.executor("taskiter", "2"), "threads", "'2'"),
-        (lambda: ft.executor(3), "model", "3"),
-        (lambda: ft.metg(out=3), "out", "3"),
-        (lambda: ft.metg(widht=3), "widht", "'widht'"),
-        (lambda: ft.tune(budget="x"), "budget", "'x'"),
-        (lambda: ft.tune(budget=1), "budget", "1"),
-        (lambda: ft.tune(bind="x"), "bind", "'x'"),
-        (lambda: ft.train(data=3), "data", "3"),
-        (lambda: ft.train(epochs="x"), "epochs", "'x'"),
-        (lambda: ft.evaluate("w.safetensors", pases=3), "pases", "'pases'"),
-        (lambda: ft.fit("lenet5", 3), "data", "3"),
-        (lambda: ft.initialise(ft.bind(plan()), seed=-1), "seed", "-1"),
-        (lambda: ft.run("lenet5", seed="x"), "seed", "'x'"),
-        (lambda: ft.load_data(3), "spec", "3"),
-        (lambda: ft.Comparison(3), "folder", "3"),
-        (lambda: comparison().caption("nope"), "figure", "'nope'"),
-        (lambda: ft.Dropout("d", "x"), "rate", "'x'"),
-        (lambda: ft.Dropout("d", 1.0), "rate", "1.0"),
-        (lambda: ft.Conv2d("c", 0), "out_channels", "0"),
-        (lambda: ft.Conv2d("c", 4, stride=0), "stride", "0"),
-        (lambda: ft.MaxPool("p", stride=0), "stride", "0"),
-        (lambda: ft.Conv2d("c", 4, bias=1), "bias", "1"),
-        (lambda: ft.Attention("a", heads=True), "heads", "True"),
-        (lambda: ft.ReLU(""), "name", "''"),
-        (lambda: ft.Add("a", ("b",)), "inputs", "('b',)"),
-        (lambda: ft.UserGraph().task(print, args=3), "args", "3"),
-        (lambda: plans.PlanBuilder("p").unrolled(0), "factor", "0"),
-    ],
-)
-def test_the_sentence_names_argument_and_value(call, name, value):
-    """Check wrong types and ranges that once were taken, or ended in another exception."""
-    with pytest.raises(UsageError) as caught:
-        call()
-    assert name in str(caught.value) and f"got {value}" in str(caught.value)
-
-
-@pytest.mark.parametrize(
     ("call", "sentence"),
     [
+        (lambda: ft.executor("taskiter", "2"), "threads.* got '2'"),
+        (lambda: ft.metg(widht=3), "got 'widht'"),
+        (lambda: ft.tune(budget=1), "budget.* got 1"),
+        (lambda: ft.train(data=3), "data.* got 3"),
+        (lambda: ft.evaluate("w.safetensors", pases=3), "got 'pases'"),
+        (lambda: ft.fit("lenet5", 3), "data.* got 3"),
+        (lambda: ft.initialise(ft.bind(plan()), seed=-1), "seed.* got -1"),
+        (lambda: comparison().caption("nope"), "figure.* got 'nope'"),
+        (lambda: ft.Dropout("d", 1.0), "rate.* got 1.0"),
+        (lambda: ft.Conv2d("c", 0), "out_channels.* got 0"),
+        (lambda: ft.Conv2d("c", 4, bias=1), "bias.* got 1"),
+        (lambda: ft.ReLU(""), "name.* got ''"),
+        (lambda: ft.Add("a", ("b",)), r"inputs.* got \('b',\)"),
+        (lambda: ft.UserGraph().task(print, args=3), "args.* got 3"),
+        (lambda: plans.PlanBuilder("p").unrolled(0), "factor.* got 0"),
         (lambda: ft.metg([]), "must have one at least"),
-        (lambda: ft.metg(batch=4), "--batch is an option of plans of networks"),
         (lambda: ft.metg(network="lenet5", steps=4), "--steps is an option of Task Bench graphs"),
         (lambda: ft.metg("trivial", radix=2), "--radix is for the patterns"),
-        (lambda: ft.evaluate("w", conv=[]), "must have one at least"),
         (lambda: ft.tune(granularity="images=8"), "leave it out"),
         (lambda: ft.info().figure("x"), "there is none"),
         (lambda: ft.executor("taskiter", threads=2, cpus=[0, 0, 0]), "for each of 2 threads"),
         (lambda: ft.run("lenet5", batch=2, algorithms="weights:16x256x256x8x8=direct"), "of these plans"),
-        (lambda: ft.lower("resnet18", batch=2, algorithms="weights:16x256x256x8x8=direct"), "of these plans"),
         (lambda: comparison().ratio("taskiter", "forkjoin", plan=""), "exactly one plan's id"),
         (lambda: copy.copy(prepared()), "copied or pickled"),
         (lambda: pickle.dumps(ft.executor("serial")), "copied or pickled"),
-        (lambda: pickle.dumps(ft.Storage()), "copied or pickled"),
         (lambda: ft.fit("lenet5", ft.load_data("digits"), learning_rate=math.nan), "learning_rate of fit"),
         (lambda: ft.simulate("stored", seed=-1), "seed of simulate"),
     ],
 )
-def test_what_once_was_taken_or_ended_in_a_traceback(call, sentence):
-    """Check single values of further functions."""
+def test_the_sentence_names_what_is_wrong(call, sentence):
+    """Check wrong types and ranges that once were taken, or ended in another exception."""
     with pytest.raises(UsageError, match=f"\\A[^\n]*{sentence}[^\n]*\\Z"):
         call()
 
