@@ -1,7 +1,6 @@
 """Findings on folders of known faults: chains, imbalance, creation, outliers, and none where there is none."""
 
 import json
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -14,12 +13,11 @@ from forktask.cython_src.plan.dependences import record_graph
 from forktask.experiments.analysis.load import load
 from forktask.experiments.analysis.losses import losses_of
 from forktask.experiments.commands.main import main
-from forktask.experiments.diagnosis import diagnose as diagnose_module
 from forktask.experiments.diagnosis.case import Case
 from forktask.experiments.diagnosis.chains import find_chains
 from forktask.experiments.diagnosis.diagnose import diagnose
 from forktask.experiments.diagnosis.event_logs import diagnose_log, lost_by_loop, meanwhile
-from forktask.experiments.diagnosis.outliers import _pauses, find_outliers
+from forktask.experiments.diagnosis.outliers import find_outliers
 from forktask.experiments.events.event_states import (
     IN_BLOCK,
     PREEMPTED,
@@ -316,20 +314,3 @@ def test_causes_in_one_loop_are_told_apart():
     assert "4096 page faults" in result["first touch"].evidence
     attempts = {finding.attempt for finding in diagnose_log(log) if finding.kind != "runtime"}
     assert len(attempts) == 4 and "" not in attempts
-
-
-def test_a_pause_is_time_in_which_no_worker_runs_a_block():
-    """Check that a block that lasts bridges shorter ones beside it, and that the pause behind it is found."""
-    ms = [(0, 10), (1, 2), (8, 9), (12, 13)]
-    blocks = np.array([(a * 1_000_000, b * 1_000_000) for a, b in ms], [("start_ns", "i8"), ("stop_ns", "i8")])
-    assert _pauses(blocks).tolist() == [12_000_000]
-
-
-@pytest.mark.parametrize("share, said", [(0.6, "2 threads"), (0.999, "1 thread"), (0.5, "2 threads")])
-def test_threads_that_a_cycle_leaves_useful_are_rounded_up(share, said, monkeypatch):
-    """Check that work of 1.67 times the critical cycle keeps two threads busy."""
-    monkeypatch.setattr(diagnose_module, "cycle_parts", lambda *_: (share * 1e-3, [("conv1 forward", 1.0)]))
-    subject = SimpleNamespace(graph=lambda device: None)
-    case = SimpleNamespace(work_s=1e-3, threads=2, plan=None, seconds=None, subject=subject)
-    (finding,) = diagnose_module._cycle(case)
-    assert f"more than {said} cannot help" in finding.text

@@ -1,17 +1,13 @@
 """The timing loop, on a clock that is part of the test."""
 
-import itertools
 import json
 import math
-import os
 import random
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 from forktask.cython_src.binding.bind import EVENT_DTYPE, bind
-from forktask.cython_src.graphs.task_bench import task_bench
 from forktask.cython_src.plan.builder import PlanBuilder
 from forktask.cython_src.plan.model import Block, read, update
 from forktask.experiments.machine.disturbance import Disturbance
@@ -19,7 +15,7 @@ from forktask.experiments.machine.perf_counters import PerfCounters
 from forktask.experiments.results.turns import Turns, typical_step
 from forktask.experiments.sampling import measure
 from forktask.experiments.sampling.child import converse
-from forktask.experiments.sampling.measure import Observed, measure_sample, record_costs
+from forktask.experiments.sampling.measure import Observed, measure_sample
 from forktask.experiments.sampling.profile import block_times
 from forktask.experiments.sampling.timing import (
     LONG_PASS_S,
@@ -32,7 +28,7 @@ from forktask.experiments.sampling.timing import (
     turn_lengths,
     warm_up,
 )
-from forktask.experiments.subjects.models import MODELS, built_models, parse_model
+from forktask.experiments.subjects.models import parse_model
 from forktask.experiments.subjects.subject import hash_arrays
 
 
@@ -209,20 +205,6 @@ def sample_of(job, bound):
     return converse(measure_sample({**job, "model": parse_model(job["model"])}, bound), lambda text: next(requests))
 
 
-@pytest.mark.two_cpus
-def test_a_sample_holds_the_conduct_of_its_model(monkeypatch):
-    """Check what differs between two models."""
-    monkeypatch.setattr(
-        "forktask.experiments.sampling.measure.loaded_libraries", lambda: [{"kind": "blas", "threads": 1}]
-    )
-    plan = task_bench("stencil_1d", 4, 8, kernel="compute", work=500)
-    job = {**JOB, "threads": 2, "cpus": sorted(os.sched_getaffinity(0))[:2]}
-    result = {model: sample_of({**job, "model": model}, bind(plan)) for model in ("forkjoin", "taskiter")}
-    forkjoin, taskiter = (row["conduct"] for row in result.values())
-    assert forkjoin["caller_executes"] and forkjoin["idle_runtime"] == "libgomp"
-    assert not taskiter["caller_executes"] and taskiter["spin_ns"] > 0
-
-
 def test_a_sample_has_all_fields_and_equal_hashes_over_models(monkeypatch):
     """Check a whole sample in this process, for two models on one plan."""
     monkeypatch.setattr(
@@ -242,15 +224,6 @@ def test_a_sample_has_all_fields_and_equal_hashes_over_models(monkeypatch):
         assert min(sample["prepare_s"], sample["first_replay_s"]) > 0
         assert (sample["record_s"], sample["close_s"]) == (None, None)
     assert samples[0]["weights_hash"] == samples[1]["weights_hash"]
-
-
-def test_only_models_that_close_a_graph_have_costs_of_closing(monkeypatch):
-    """Check which costs a model has; by a clock that counts looks, recording takes one and closing nothing."""
-    clock = SimpleNamespace(perf_counter=itertools.count().__next__)
-    monkeypatch.setattr("forktask.experiments.sampling.measure.time", clock)
-    for model in map(MODELS.get, built_models()):
-        expected = {"record_s": 1 if model.records else None, "close_s": 0 if model.closes else None}
-        assert record_costs(chain_plan(), model) == expected, model.name
 
 
 def test_blas_on_several_threads_is_refused(monkeypatch):

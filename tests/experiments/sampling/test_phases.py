@@ -56,20 +56,6 @@ def test_walls_run_from_end_to_end():
     assert sum(walls.values()) == pytest.approx((last - first) / 2 * 1e-9)
 
 
-def test_time_beside_another_phase_is_the_overlap_of_intervals():
-    """Check blocks that meet none, one and several blocks of another phase, touching and nested ones."""
-    plan = plan_of("backward", "update")
-    backward = [(0, 100, 0, 0), (100, 150, 1, 0)]
-    update_blocks = [(50, 200, 2, 1), (200, 260, 3, 1)]
-    beside = phases_beside(log(*backward, *update_blocks), plan, 1)
-    assert beside == {"backward": {"update": pytest.approx(100e-9)}, "update": {"backward": pytest.approx(100e-9)}}
-    # Two blocks of the other phase at once count once for the block beside them, and twice in their own sum.
-    both = phases_beside(log((0, 100, 0, 0), (20, 60, 1, 1), (10, 90, 2, 2), (300, 301, 3, 2)), plan, 1)
-    assert both == {"backward": {"update": pytest.approx(120e-9)}, "update": {"backward": pytest.approx(80e-9)}}
-    apart = phases_beside(log((0, 9, 0, 0), (0, 9, 1, 1), (9, 20, 2, 0), (9, 20, 3, 1)), plan, 1)
-    assert apart == {"backward": {}, "update": {}}
-
-
 def test_overlap_agrees_with_counting():
     """Check random logs against nanoseconds that are counted one by one."""
     plan, rng = plan_of(*PHASES), np.random.default_rng(5)

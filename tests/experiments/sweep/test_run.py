@@ -32,7 +32,7 @@ from forktask.experiments.results.folder import read_results
 from forktask.experiments.results.grids import given_or_shipped, shipped
 from forktask.experiments.results.rows import FailureRow, MachineRow, PlanRow, ProfileRow, SampleRow
 from forktask.experiments.results.turns import MeasuredGroup, Rounds
-from forktask.experiments.sampling.child import clean_environment, measure_in_process, sample_environment
+from forktask.experiments.sampling.child import clean_environment, sample_environment
 from forktask.experiments.sampling.hogs import hogs_running
 from forktask.experiments.sweep import runner as runner_module
 from forktask.experiments.sweep import shards as shards_module
@@ -164,22 +164,6 @@ def test_a_sweep_measures_each_configuration_as_often_as_asked(runner):
     assert [row.position for row in measured] == list(range(len(measured)))
     assert {row.variables["OPENBLAS_NUM_THREADS"] for row in samples} == {"1"}
     assert all(len(row.cpus) == row.threads for row in samples)
-
-
-def test_a_generation_on_moved_cpus_is_logged_again(runner, monkeypatch):
-    """Check that profiles of a generation in which the CPUs lay further apart are made up for by a later one."""
-    measured, latencies = shards_module.measure_generation, iter((50e-9, 200e-9, *[50e-9] * 4))
-
-    def measure(generation, machine):
-        latency = next(latencies)
-        monkeypatch.setattr(shards_module.Machine, "handover", lambda self, cpus: latency)
-        return measured(generation, machine)
-
-    monkeypatch.setattr(shards_module, "measure_generation", measure)
-    monkeypatch.setattr(shards_module.Machine, "disturbance", lambda self: (0, 0))  # no load explains a slow hand-over
-    results = runner(Measure(repeats=5, oversubscribe=True)).run()
-    assert {row.repetition for row in results.of(ProfileRow)} == {0, 1, 2, 3}
-    assert {row.repetition for row in results.of(SampleRow)} == {*range(6)}
 
 
 @pytest.mark.parametrize(
@@ -704,13 +688,3 @@ def test_compare_is_the_short_form_of_a_file():
     assert counted == Configuration().with_measure(repeats=3)
     timed = configuration_of(make_parser().parse_args(["compare", "--repeats", "3", "--budget", "1.5min"]))
     assert timed == Configuration().with_measure(repeats=3, budget_s=90.0)
-
-
-def test_a_job_that_is_too_slow_is_ended(tmp_path):
-    """Check that the time limit ends the process itself, not only the waiting."""
-    mark = tmp_path / "alive"
-    program = f"import time; time.sleep(1); open({str(mark)!r}, 'w')"
-    row = measure_in_process({}, {}, 0.2, (sys.executable, "-S", "-c", program))
-    assert row["failure"] == "timeout"
-    time.sleep(1.2)
-    assert not mark.exists()

@@ -8,7 +8,6 @@ import re
 import shutil
 import subprocess
 from collections import defaultdict
-from types import SimpleNamespace
 
 import matplotlib.image
 import numpy as np
@@ -36,7 +35,7 @@ from forktask.experiments.analysis.windows import LogWindow, first_early_block, 
 from forktask.experiments.events.event_states import STATE_DTYPE, STATES
 from forktask.experiments.events.events import EventLog, write_events
 from forktask.experiments.report.files import draw_folder, write_trace_files
-from forktask.experiments.report.gantt import _height_in, _lane_in, draw_traces
+from forktask.experiments.report.gantt import draw_traces
 from forktask.experiments.results.folder import read_results
 from forktask.experiments.subjects.models import parse_models
 from forktask.experiments.traces.formats import DEFINITIONS, write_paje, write_paraver, write_perfetto
@@ -321,14 +320,6 @@ def test_traces_of_two_plans_stand_beside_each_other(tmp_path, logs, monkeypatch
             draw_folder(tmp_path, "gantt", **form)
     with pytest.raises(UsageError, match="got none; measure with --trace"):
         draw_folder(write_rows(tmp_path / "none", [row for row in rows if row["kind"] != "trace"]), "gantt")
-
-
-def test_a_picture_of_many_threads_fits_a_page():
-    """Check the height of lanes: of a few threads as ever, of 512 no more than a page together."""
-    for column, tallest in (("double", 7.0), ("single", 2.0)):
-        few, many = (SimpleNamespace(log=SimpleNamespace(lanes=range(count))) for count in (4, 512))
-        assert _lane_in(few, column) == {"double": 0.24, "single": 0.12}[column]
-        assert _height_in(many, column) < tallest
 
 
 def test_traces_that_are_there_are_kept(tmp_path, capsys):
