@@ -146,36 +146,6 @@ def llmc_losses():
     return [optimizer.step(get_network("gpt2_tiny"), *batch).loss for _ in range(3)]
 
 
-@pytest.mark.torch
-@pytest.mark.parametrize(
-    "network, phase, decay",
-    [
-        ("gpt2_tiny", "train", "matrices"),
-        ("gpt2_tiny", "train", "all"),
-        ("gpt2_tiny", "forward", "all"),
-        ("mobilebert_tiny", "train", "all"),
-        ("mobilebert_tiny", "forward", "all"),
-        ("mobilebert_tiny_classifier", "train", "matrices"),
-    ],
-)
-def test_networks_of_tokens_agree_with_pytorch(network, phase, decay, tmp_path):
-    """Check a network of tokens from end to end: both forms of attention, AdamW, decay groups, clipping."""
-    training = f" --optimizer adamw --weight-decay 0.1 --decay {decay} --clip-norm 0.5" * (phase == "train")
-    words = f"--network {network} --phase {phase} --batch 2 --sequence 24{training}"
-    agree(f"{words} --models serial,torch,torch:mode=sdpa", tmp_path / "out")
-
-
-@pytest.mark.torch
-@pytest.mark.parametrize("phase", ["train", "forward"])
-def test_a_small_run_agrees_with_pytorch(phase, tmp_path, capsys):
-    """Check the command from end to end: answers agree, every contestant is there, a mode of tokens is refused."""
-    models = "serial,torch,torch:mode=channels_last"
-    agree(f"--batch 4 --phase {phase} --models {models}", tmp_path / "out")
-    words = f"compare --quick --batch 4 --threads 1 --models {models},torch:mode=sdpa"
-    assert main([*words.split(), "--out", str(tmp_path / "wrong")]) == 1
-    assert "mode=sdpa of PyTorch is for networks of tokens" in capsys.readouterr().err
-
-
 LAYERS_OF_IMAGES = """
 import forktask as nn
 def network():
@@ -187,30 +157,56 @@ def network():
 """
 
 
-@pytest.mark.jax
-@pytest.mark.parametrize(
-    "words",
-    [
-        "gpt2_tiny --sequence 24 --optimizer adamw --weight-decay 0.1 --decay matrices --clip-norm 0.5",
+OF_TOKENS = "--sequence 24 --optimizer adamw --weight-decay 0.1 --clip-norm 0.5"
+AGREEING = {
+    "torch,torch:mode=sdpa": (
+        f"gpt2_tiny {OF_TOKENS} --decay matrices",
+        f"gpt2_tiny {OF_TOKENS}",
+        "gpt2_tiny --sequence 24 --phase forward",
+        f"mobilebert_tiny {OF_TOKENS}",
+        "mobilebert_tiny --sequence 24 --phase forward",
+        f"mobilebert_tiny_classifier {OF_TOKENS} --decay matrices",
+    ),
+    "torch,torch:mode=channels_last": ("cifar10_cnn", "cifar10_cnn --phase forward"),
+    "torch": ("FILE:network",),
+    "jax": (
+        f"gpt2_tiny {OF_TOKENS} --decay matrices",
         "mobilebert_tiny --sequence 24 --optimizer adam --weight-decay 0.1 --frozen encoder.layer.0",
         "mobilebert_tiny_classifier --phase forward",
         "preact_resnet18 --phase forward",
         "cifar10_cnn --weight-decay 0.1 --label-smoothing 0.1",
         "FILE:network --weight-decay 0.1",
+    ),
+}
+
+
+@pytest.mark.parametrize(
+    ("peers", "words"),
+    [
+        pytest.param(peers, words, marks=getattr(pytest.mark, peers.partition(",")[0]))
+        for peers, some in AGREEING.items()
+        for words in some
     ],
 )
-def test_networks_agree_with_jax(words, tmp_path):
-    """Check networks from end to end: layers of images and of tokens, optimizers, decay, clipping, frozen layers."""
+def test_answers_are_those_of_other_programs(peers, words, tmp_path):
+    """Check networks from end to end: layers of images and of tokens, all forms of a peer, optimizers, decay groups,
+    clipping, frozen layers; every contestant is there."""
     (tmp_path / "net.py").write_text(LAYERS_OF_IMAGES)
     words = words.replace("FILE", str(tmp_path / "net.py"))
-    agree(f"--network {words} --batch 2 --models serial,jax", tmp_path / "out", "jax")
+    command = f"compare --network {words} --batch 2 --models serial,{peers} --threads 1 --quick --out"
+    assert main([*command.split(), str(tmp_path / "out")]) == 0
+    first, *others = read_results(tmp_path / "out").of(SampleRow)
+    contestants = {first.model, *(row.model for row in others)}
+    assert len(others) == len(peers.split(",")) and {*map(parse_model, peers.split(","))} <= contestants
+    assert all(max(differences(first.answer[:3], row.answer[:3])) < 1e-4 for row in others)
 
 
 @pytest.mark.torch
-def test_a_network_of_ones_own_agrees_with_pytorch(tmp_path):
-    """Check a network that a file's function makes."""
-    (tmp_path / "net.py").write_text(LAYERS_OF_IMAGES)
-    agree(f"--network {tmp_path}/net.py:network --batch 2 --models serial,torch", tmp_path / "out")
+def test_a_mode_of_tokens_is_refused_for_images(tmp_path, capsys):
+    """Check the sentence and the exit code."""
+    words = "compare --quick --batch 4 --threads 1 --models serial,torch:mode=sdpa --out"
+    assert main([*words.split(), str(tmp_path / "wrong")]) == 1
+    assert "mode=sdpa of PyTorch is for networks of tokens" in capsys.readouterr().err
 
 
 IN_ONE_PROCESS = """
@@ -292,11 +288,3 @@ def test_a_package_that_is_absent_or_old_is_refused(package, wrong, monkeypatch)
         assert not wrong
     finally:
         parse_model.cache_clear()
-
-
-def agree(words, folder, peer="torch"):
-    """Measure models on one thread, and check that all answers are near each other."""
-    assert main(["compare", *words.split(), "--threads", "1", "--quick", "--out", str(folder)]) == 0
-    first, *others = read_results(folder).of(SampleRow)
-    assert len(others) == words.count(f",{peer}") and parse_model(peer) in {first.model, *(row.model for row in others)}
-    assert all(max(differences(first.answer[:3], row.answer[:3])) < 1e-4 for row in others)

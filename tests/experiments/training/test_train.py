@@ -178,13 +178,10 @@ def test_learning_rate_schedules():
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (["--network", "lenet9"], "lenet9"),
         (["--data", "cifar10:/does/not/exist"], "/does/not/exist"),
-        (["--model", "forkjoin:schedule=best"], "best"),
         (["--threads", "4000"], "4000"),
         (["--batch", "5000"], "1258"),
         (["--learning-rate", "1e9"], "--learning-rate 1000000000.0"),
-        (["--granularity", "tiny"], "tiny"),
         (["--resume"], "--resume"),
     ],
 )
@@ -228,8 +225,7 @@ def network():
 """
 
 
-@pytest.mark.parametrize("layer", ['n.Dropout("r", rate=0.9)', 'n.ReLU6("r")'])
-def test_other_layers_are_not_resumed(tmp_path, layer):
+def test_other_layers_are_not_resumed(tmp_path):
     """Check that a program of the user's that makes other layers of the same shapes is refused, and the same is not."""
     program, out = tmp_path / "own.py", tmp_path / "out"
     program.write_text(OWN.format(layer='n.ReLU("r")'))
@@ -237,7 +233,7 @@ def test_other_layers_are_not_resumed(tmp_path, layer):
     started = [sys.executable, "-P", "-m", "forktask", "train", "--out", str(out), "--network", f"{program}:network"]
     subprocess.run([*started, *options, "--epochs", "1"], check=True, capture_output=True, timeout=120)
     resumed = [*started, "--resume", "--epochs", "2"]
-    program.write_text(OWN.format(layer=layer))
+    program.write_text(OWN.format(layer='n.ReLU6("r")'))
     refused = subprocess.run(resumed, check=False, capture_output=True, text=True, timeout=120)
     assert refused.returncode == 2 and "another configuration: layers differ" in refused.stderr
     program.write_text(OWN.format(layer='n.ReLU("r")'))
