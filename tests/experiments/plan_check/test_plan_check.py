@@ -232,21 +232,6 @@ def test_the_time_is_bounded(program, monkeypatch):
     assert worker.check(job) == {"whole": False}
 
 
-def test_the_small_plan_has_blocks_of_the_same_form(program):
-    """Check the batch in place of a large one: its layout, the rest of a vector, blocks of several images."""
-    for batch, options, expected in (
-        (100, {}, 20),
-        (64, {}, 32),
-        (5, {"layout": "nchw"}, 5),
-        (65, {"layout": "nhwc"}, 5),
-        (64, {"layout": "nhwc", "granularity": "images=8"}, 16),
-    ):
-        plan, _ = asked("mine.py:network", batch=batch, **options)
-        small = checking._small(plan)
-        assert small["batch"] == expected
-        assert small["layout"] == lower(**plan).attributes["layout"] == lower(**small).attributes["layout"]
-
-
 def test_a_sweep_refuses_and_no_check_lets_pass(program, capsys):
     """Check exit code, folder and rows of `compare` on a graph that declares a write in place of an update."""
     command = ["compare", "--network", "mine.py:graph(kernel='accumulate')", *QUICK, "--out", "out"]

@@ -135,14 +135,6 @@ def test_results_are_equal_by_value_shape_and_type(first, second, same):
     assert (hashes[0] == hashes[1]) == same
 
 
-def test_the_compared_numbers_are_spread_over_the_result():
-    """Check that count, mean and root mean square come first, then values up to the last one."""
-    bound = bind(calls())
-    keep_result(bound, np.arange(10000.0))
-    values = bound.arrays[VALUES]
-    assert values[0] == 10000 and values[1] == pytest.approx(4999.5) and values[-1] == 9999
-
-
 def test_setup_is_not_timed_and_threads_are_passed(code):
     """Check that a function that returns a function is called once, and that `threads` arrives."""
     bound = bind(calls())

@@ -91,20 +91,10 @@ def test_a_model_given_twice_counts_once():
         parse_models([])
 
 
-@pytest.mark.parametrize("name", built_models() + built_models("gpu"))
-def test_executors_and_the_table_have_one_description(name):
-    """Check that each description leads to the class that has it."""
-    assert MODELS[name].executor_class().about is MODELS[name]
-
-
-def test_a_serial_model_has_one_thread():
-    """Check the limit on the number of threads."""
+def test_executors_get_their_options():
+    """Check that a spec reaches the executor, and that a serial model has one thread."""
     with pytest.raises(UsageError, match="must run on one thread"):
         make_executor("serial", 2)
-
-
-def test_executors_get_their_options():
-    """Check that a spec reaches the executor."""
     with make_executor("forkjoin:schedule=dynamic:region=persistent", 2) as executor:
         assert (executor.model, executor.num_threads) == ("forkjoin", 2)
         assert (executor.options.schedule, executor.options.region) == ("dynamic", "persistent")
