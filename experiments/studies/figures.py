@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import pandas as pd
@@ -44,6 +44,14 @@ def _value_text(run: Training, name: str) -> str:
     return axis_text(value)
 
 
+def _styles(names: Iterable[str]) -> dict[str, ModelStyle]:
+    """Return the look of each combination; equal curves lie on each other, so markers tell them apart."""
+    return {
+        name: ModelStyle(COLORS[i % len(COLORS)], MARKERS[i % len(MARKERS)], LINES[i // len(COLORS) % len(LINES)])
+        for i, name in enumerate(dict.fromkeys(names))
+    }
+
+
 def accuracy_over_time(results: StudyResults) -> Chart:
     """Return the best validation accuracy so far of every combination over training time, with bands over seeds."""
     table = epoch_table(results)
@@ -63,11 +71,7 @@ def accuracy_over_time(results: StudyResults) -> Chart:
     curves[ends] = curves[ends].groupby("label").cummax()
     curves["usable"] = curves["usable"] >= LEAST_USABLE
     rows = curves.reset_index().assign(model=lambda rows: rows["label"].map(text))
-    # Equal curves lie on each other, so markers tell them apart.
-    styles = {
-        name: ModelStyle(COLORS[i % len(COLORS)], MARKERS[i % len(MARKERS)], LINES[i // len(COLORS) % len(LINES)])
-        for i, name in enumerate(dict.fromkeys(rows["model"]))
-    }
+    styles = _styles(rows["model"])
     seeds, bands = table["seed"].nunique(), len(styles) <= MOST_BANDS
     looks = {
         name: {"color": style.color, "marker": style.marker, "linestyle": style.line} for name, style in styles.items()
@@ -99,6 +103,23 @@ def accuracy_over_time(results: StudyResults) -> Chart:
     handles = [Line2D([], [], label=name, **look) for name, look in looks.items()]
     panel = Panel(rows, ACCURACY, paint=paint)
     return Chart([panel], x=TIME, styles=styles, height=2.3, handles=handles, caption=[caption])
+
+
+def by_batch(results: StudyResults) -> Chart:
+    """Return peak resident memory, and the time of an epoch, over the batch."""
+    table = pd.DataFrame(run_table(results))
+    if len(batches := results.study.axes.get("batch", ())) < 2 or not len(table):
+        raise Lacking("a figure over batches needs runs of two batches at least, got fewer; list them under [train]")
+    texts = {run.label: _written(run, "batch") or model_label(run.stages[0].spec) for run, _ in results.done()}
+    names = table["label"].map(texts)
+    peaks = reference_rows(names, table["batch"], table["peak_bytes"] / 2**20)
+    times = reference_rows(names, table["batch"], table["epoch_time_s"]).assign(usable=table["usable"])
+    panels = [
+        Panel(peaks, "peak resident memory (MiB)", "memory", "linear"),
+        Panel(times, "time of an epoch (s)", "time"),
+    ]
+    caption = "Peak resident memory, and median time of an epoch, over the batch; crossed out: disturbed."
+    return Chart(panels, x="batch", styles=_styles(names), places=sorted(batches), caption=[caption])
 
 
 def loading(results: StudyResults) -> Chart:
@@ -154,4 +175,8 @@ def title(results: StudyResults) -> str:
     return ", ".join(fact for name, fact in facts.items() if name not in axes)
 
 
-FIGURES: dict[str, Callable[[StudyResults], Chart]] = {"accuracy_over_time": accuracy_over_time, "loading": loading}
+FIGURES: dict[str, Callable[[StudyResults], Chart]] = {
+    "accuracy_over_time": accuracy_over_time,
+    "by_batch": by_batch,
+    "loading": loading,
+}

@@ -117,7 +117,7 @@ def test_a_study_trains_reports_and_goes_on(file, tmp_path, capsys, monkeypatch)
     page = (out / "report.html").read_text()
     assert "How to read it: down is better" in page and f"forktask {version_text()} · " in page
     assert {path.name for path in (out / "figures").iterdir()} == {
-        f"accuracy_over_time.{end}" for end in ("svg", "txt")
+        f"{name}.{end}" for name in ("accuracy_over_time", "by_batch") for end in ("svg", "txt")
     }
     caption, method = (out / "figures" / "accuracy_over_time.txt").read_text().split("\n\n")
     assert len(caption.split()) <= 60 and "Data: " in method and "Machine: " in method
@@ -194,6 +194,9 @@ def test_times_of_stages_add_up_and_time_to_accuracy_is_a_median(file):
     rows = tables.run_table(results)
     assert not epochs["usable"].any() and rows[0]["disturbed_epochs"] == 3 and rows[0]["usable"] is False
     assert (rows[0]["epoch_time_s"], rows[0]["epoch_time_max_s"]) == (1.0, 2.0)  # a median, and no mean
+    memory, time = figures.by_batch(results).panels
+    assert memory.rows["value"].tolist() == [row["peak_bytes"] / 2**20 for row in rows] and "usable" not in memory.rows
+    assert time.rows["value"].tolist() == [1.0, 1.0] and not time.rows["usable"].any()
     text = tables.disturbance_warnings(results, rows)
     assert "(3 epochs)" in text[0] and "do not use" in text[1]
     history = results.done()[0][1].stages[0].history
@@ -292,7 +295,7 @@ def test_loading_in_the_step_is_set_beside_loading_and_training_alone(loading, t
     assert main([*one, "--file", str(tmp_path / "one.svg")]) == 0
     assert (tmp_path / "one.svg").exists()
     assert main([*one, "--plan", "a"]) == 2 and "--plan is for figures of samples" in capsys.readouterr().err
-    assert main(["report", str(tmp_path / "out"), "--figure", "speedup"]) == 2
+    assert main(["report", str(tmp_path / "out"), "--figure", "by_batch"]) == 2
     data = figures.loading(running.results_of(tmp_path / "out")).data()
     rate, memory = data[data["panel"] == "rate"], data[data["panel"] == "memory"]
     assert rate["value"].tolist() == [row[name] for key, name in RATES for row in report[key]]
