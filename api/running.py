@@ -12,7 +12,7 @@ import numpy as np
 from .cython_src.binding.executor import BaseExecutor, check_cpus
 from .cython_src.errors import UsageError, refuse_copies
 from .cython_src.lowering import PlanOptions, initialise, lower
-from .cython_src.lowering.lower import default_batch
+from .cython_src.lowering.lower import check_shapes, default_batch
 from .cython_src.networks.layers import Network
 from .cython_src.networks.registry import get_network
 from .cython_src.plan.model import Plan
@@ -22,7 +22,6 @@ from .cython_src.shown import Shown
 from .cython_src.targets import bind
 from .experiments.machine.topology import core_counts
 from .experiments.plan_check.checking import check_together
-from .experiments.sampling.algorithms import settled
 from .experiments.subjects.models import built_models, check_ours, make_executor, runnable
 from .experiments.subjects.subject import build, result_hashes
 from .experiments.tables.numbers import plural
@@ -257,7 +256,7 @@ def run(
         The plan needs more memory than there is; says what would fit.
     """
     chosen = (options or PlanOptions(batch=changes.get("batch") or default_batch(network))).with_changes(**changes)
-    chosen = chosen.with_changes(algorithms=settled(chosen.algorithms, [(network, chosen)]))
+    check_shapes(chosen.algorithms, [(network, chosen)])
     with executor(model, threads) as runner:
         plan = {"network": network, **chosen.as_dict()}
         spec = runnable(runner.model)
@@ -319,7 +318,7 @@ def fit(
     images, used = np.asarray(images, np.float32), data.train if isinstance(data, Dataset) else np.arange(len(labels))
     spec = data.fit(spec) if isinstance(data, Dataset) else spec
     options = PlanOptions(batch=default_batch(spec)).with_changes(**changes)
-    options = options.with_changes(algorithms=settled(options.algorithms, [(spec, options)]))
+    check_shapes(options.algorithms, [(spec, options)])
     if len(used) < options.batch:
         raise UsageError(f"fit() needs the images of a batch, {options.batch}, got {len(used)}; give a smaller batch")
     batches = len(used) // options.batch

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Annotated, Any
 
 import numpy as np
 
 from ..errors import UsageError
 from ..kernels import kernel_table
-from ..kernels.convolution.algorithms import check_algorithms, loops_with_choice
+from ..kernels.convolution.algorithms import check_algorithms, loops_with_choice, read_algorithms
 from ..networks.layers import Conv2d, Network
 from ..networks.own import is_own, make_own
 from ..networks.registry import get_network
@@ -107,6 +107,12 @@ def lower(
     if "algorithms" in changes:  # in `options` it may name shapes of several networks
         check_algorithms(options.by_shape, loops_with_choice(plan))
     return plan
+
+
+def check_shapes(text: str, plans: Iterable[tuple[str | Network, PlanOptions]]) -> None:
+    """Raise `UsageError` unless each shape that the plan option `algorithms` names is in one of some plans."""
+    if named := read_algorithms(text):
+        check_algorithms(named, {shape for each in plans for shape in loops_with_choice(lower(*each))})
 
 
 def _with_step(

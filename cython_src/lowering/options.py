@@ -139,7 +139,7 @@ class PlanOptions(Record, frozen=True):
         about(
             "of single convolutions 3 x 3 with channels in the lanes, others than `conv` chooses, such as "
             "weights:16x256x256x8x8=winograd4: direction, images, channels of both sides, height, width; between "
-            "commas; measured, in a comparison, a sweep or a training: the fastest here, where it is clearly faster"
+            "commas"
         ),
     ] = ""
     products: Annotated[

@@ -189,8 +189,6 @@ def _measure_on(configuration, arguments: Namespace) -> int:
 
 def _check_engine(configuration, arguments: Namespace) -> None:
     """Raise `UsageError` for an engine that `--on` cannot name, and for what engines do not do."""
-    from ..sampling.algorithms import MEASURED
-
     kind, _, address = arguments.on.partition(":")
     if arguments.on != "slurm" and not (kind == "dask" and address):
         raise UsageError(f"--on must be slurm or dask:ADDRESS, such as dask:tcp://10.0.0.1:8786, got {arguments.on!r}")
@@ -198,11 +196,6 @@ def _check_engine(configuration, arguments: Namespace) -> None:
         raise UsageError(
             f"sessions are of one machine, got {configuration.measure.sessions} with --on, where each node's start is "
             f"one; leave sessions out"
-        )
-    if MEASURED in configuration.grid.algorithms:
-        raise UsageError(
-            f"algorithms are measured on one machine, got {MEASURED!r} with --on; compare on a node, and name what its "
-            f"rows have"
         )
     if arguments.trace or configuration.measure.inject:
         raise UsageError(

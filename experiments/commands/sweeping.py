@@ -55,7 +55,8 @@ def print_expected(configuration, arguments: Namespace) -> int:
     from ..subjects.memory import check_some_fit
     from ..sweep.expected import expected, expected_text
 
-    configuration = (configuration.quick() if arguments.quick else configuration).with_algorithms()
+    configuration = configuration.quick() if arguments.quick else configuration
+    configuration.check_algorithms()
     if arguments.out:
         check_run(arguments.out, "samples", configuration.as_dict(), CHANGEABLE)
     if not arguments.on:  # the nodes of a cluster have memory of their own

@@ -76,7 +76,7 @@ def measure_comparison(
         say(
             "without model serial there are no speedups, efficiencies, layers and bounds; add it to the models for them"
         )
-    configuration = configuration.with_algorithms()
+    configuration.check_algorithms()
     options = configuration.measure
     check_some_fit(configuration.plans(), options.memory_limit)
     compared = judge(

@@ -38,7 +38,7 @@ import msgspec
 
 from ...cython_src.errors import UsageError, check_choice, did_you_mean, refusals
 from ...cython_src.gpu import device as gpu_device
-from ...cython_src.lowering.lower import default_batch
+from ...cython_src.lowering.lower import check_shapes, default_batch
 from ...cython_src.lowering.options import PlanOptions, check_images
 from ...cython_src.networks.own import is_own, name_call
 from ...cython_src.reading import check_keys, check_title
@@ -386,16 +386,12 @@ class Configuration:
         """Return the same grid with other options of measuring."""
         return replace(self, measure=self.measure.with_changes(**changes))
 
-    def with_algorithms(self) -> Configuration:
-        """Return the same with the convolution algorithms that the grid's texts stand for, the same for all plans and
-        models: where it asks to measure them, those that are fastest here; see `algorithms.settled`."""
-        from ..sampling.algorithms import settled
-
-        if self.grid.algorithms == ("",):
-            return self
-        plans = replace(self, grid=replace(self.grid, algorithms=("",))).plans()
-        values = dict.fromkeys(settled(text, plans) for text in self.grid.algorithms)
-        return replace(self, grid=replace(self.grid, algorithms=tuple(values)))
+    def check_algorithms(self) -> None:
+        """Raise `UsageError` for a named convolution algorithm of a shape that no plan has."""
+        if self.grid.algorithms != ("",):
+            plans = replace(self, grid=replace(self.grid, algorithms=("",))).plans()
+            for text in self.grid.algorithms:
+                check_shapes(text, plans)
 
     def check_machine(self) -> None:
         """Raise `UsageError` unless this machine can run every model and number of threads of the grid."""

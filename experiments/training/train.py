@@ -14,6 +14,7 @@ import msgspec
 import numpy as np
 
 from ...cython_src.errors import UsageError
+from ...cython_src.lowering.lower import check_shapes
 from ...cython_src.lowering.options import PlanOptions
 from ...cython_src.networks.own import is_own
 from ...cython_src.networks.registry import get_network
@@ -27,7 +28,6 @@ from ..results.files import check_writable_folder, list_folder, unfinished, writ
 from ..results.folder import SAMPLES, ResultsWriter, check_same, new_run, read_results
 from ..results.rows import RunRow
 from ..results.training_rows import EpochRow, Summary, TrainedRow, epoch_times
-from ..sampling.algorithms import MEASURED, settled
 from ..sampling.measured_memory import own_and_free_bytes, resident_bytes
 from ..subjects.memory import needs_text
 from ..subjects.models import check_ours, convolution_for, models_on
@@ -340,8 +340,6 @@ def configure(
     others. On a GPU the model "taskiter" stands for "gpu_taskiter", on one thread. Raises `UsageError`: a value out of
     its range, or a library or device that this machine does not have.
     """
-    measured = given.get("algorithms") == MEASURED
-    given = {**given, "algorithms": ""} if measured else given
     if resume:
         config = stored_config(Path(TrainingConfig(**given).out)).with_changes(**given)
     else:
@@ -357,9 +355,8 @@ def configure(
         config = config.with_changes(threads=limit)
     cpu_order(config.threads, places=config.places, oversubscribe=oversubscribe)  # raises
     convolution_for(config.spec, config.conv)  # raises if an algorithm has no CUDA kernels
-    plain = config.with_changes(algorithms="").plan
-    text = MEASURED if measured else config.algorithms
-    return config.with_changes(algorithms=settled(text, [(config.network, plain)]))
+    check_shapes(config.algorithms, [(config.network, config.plan)])
+    return config
 
 
 def summary_text(summary: Summary) -> str:

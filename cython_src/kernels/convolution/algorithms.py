@@ -160,7 +160,7 @@ def read_algorithms(text: str) -> dict[str, str]:
             raise UsageError(
                 f"algorithms must name a direction (forward, data or weights), images, channels of input and output, "
                 f"height, width and one of {', '.join(ALGORITHMS)}, such as weights:16x256x256x8x8=winograd4, between "
-                f"commas (measured: for compare, run and train), got {part!r}"
+                f"commas, got {part!r}"
             )
     return dict(part.split("=") for part in parts)
 
