@@ -1,1 +1,1 @@
-"""PyTorch, JAX and llm.c compared with forktask's models, in one run."""
+"""PyTorch and JAX compared with forktask's models, in one run."""

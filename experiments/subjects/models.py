@@ -22,7 +22,7 @@ from ...tasking import models as tasking
 from ..machine.build_info import BUILD
 from ..machine.topology import places_of
 from .own_models import own_model, split_spec
-from .peer_models import FUNCTION, GPU_TORCH, JAX, LLMC, PROGRAM, TORCH
+from .peer_models import FUNCTION, GPU_TORCH, JAX, PROGRAM, TORCH
 
 # The three switches of task models, as the spec `tasking` takes them.
 CREATIONS = ("eager", "replayed")
@@ -55,7 +55,6 @@ MODELS: dict[str, ExecutionModel] = {
         TORCH,
         GPU_TORCH,
         JAX,
-        LLMC,
         FUNCTION,
         PROGRAM,
     )

@@ -1,5 +1,5 @@
-"""Descriptions of peers: other programs that train the same networks by kernels of their own, PyTorch, JAX and
-llm.c, and functions and programs of the user's, which run no plan."""
+"""Descriptions of peers: other programs that train the same networks by kernels of their own, PyTorch and
+JAX, and functions and programs of the user's, which run no plan."""
 
 from __future__ import annotations
 
@@ -30,12 +30,6 @@ class GpuTorchOptions(TorchOptions):
     products: Annotated[
         str, about("`tf32`: products and convolutions may round their inputs", choices=("float32", "tf32"))
     ] = "float32"
-
-
-class LlmcOptions(Record):
-    """Options of `llmc`."""
-
-    program: Annotated[str, about("llm.c's `train_gpt2`, built for the processor by its user")] = "train_gpt2"
 
 
 CALLED = about("what tables and figures call it; empty: as it is called")
@@ -93,7 +87,6 @@ JAX = _peer(
     colors=("purple",),
     markers="X",
 )
-LLMC = _peer("llmc", ".experiments.peers.llmc_executor:LlmcExecutor", LlmcOptions, says="llm.c", markers="H")
 FUNCTION = _peer(
     "function",
     ".experiments.peers.calls_executor:FunctionExecutor",

@@ -2,7 +2,6 @@
 
 import math
 import os
-import struct
 import subprocess
 import sys
 from dataclasses import replace
@@ -10,23 +9,15 @@ from dataclasses import replace
 import msgspec
 import numpy as np
 import pytest
-from cython_src.reference_tokens import AdamW
 from experiments.synthetic_results import sweep_of, synthetic_rows, typed
 
-from forktask.cython_src.binding.bind import bind
 from forktask.cython_src.errors import UsageError
-from forktask.cython_src.lowering.lower import initialise, lower
-from forktask.cython_src.lowering.options import PlanOptions
-from forktask.cython_src.networks import gpt2
-from forktask.cython_src.networks.registry import get_network
 from forktask.experiments.analysis.agreement import differences, disagreement, first_disagreement
 from forktask.experiments.commands.main import main
-from forktask.experiments.peers import llmc_executor
 from forktask.experiments.report.verdicts import answers
 from forktask.experiments.results.folder import read_results
 from forktask.experiments.results.rows import FailureRow, SampleRow
-from forktask.experiments.subjects.models import MODELS, make_executor, parse_model, runnable
-from forktask.experiments.subjects.subject import build, fill_dataset
+from forktask.experiments.subjects.models import MODELS, parse_model, runnable
 from forktask.experiments.sweep.shards import Answers, check_near_answer
 
 PEERS = ("serial", "forkjoin", "taskiter", "torch", "torch:mode=compile")
@@ -62,88 +53,6 @@ def test_an_answer_that_is_not_near_ours_is_a_failure():
     assert isinstance(check_near_answer(drifted, long, disagreement), FailureRow)  # of an inference all counts
     judge = Answers([ours])
     assert isinstance(judge.checked(msgspec.structs.replace(theirs, answer=[9.0, 9.0, 9.0])), FailureRow)
-
-
-def test_files_of_llmc_byte_by_byte(tmp_path):
-    """Check files against some put together by hand: header, and each tensor for all layers before the next."""
-    network = gpt2.network("small", num_layers=2, features=4, heads=2, vocabulary=5, positions=3)
-    random = np.random.default_rng(0)
-    shapes = network.parameter_shapes()
-    parameters = {name: random.standard_normal(shape, dtype=np.float32) for name, shape in shapes.items()}
-    llmc_executor.write_model(tmp_path / "model", parameters, network)
-    header = struct.pack("<8i", 20240326, 3, 3, 5, 2, 2, 4, 128) + bytes(1024 - 32)
-    order = ["ln_1.weight", "ln_1.bias", "attn.c_attn.weight", "attn.c_attn.bias", "attn.c_proj.weight"]
-    order += ["attn.c_proj.bias", "ln_2.weight", "ln_2.bias", "mlp.c_fc.weight", "mlp.c_fc.bias"]
-    order += ["mlp.c_proj.weight", "mlp.c_proj.bias"]
-    names = ["wpe.weight", *(f"h.{layer}.{name}" for name in order for layer in (0, 1)), "ln_f.weight", "ln_f.bias"]
-    padded = parameters["wte.weight"].tobytes() + bytes((128 - 5) * 4 * 4)
-    assert (tmp_path / "model").read_bytes() == header + padded + b"".join(parameters[name].tobytes() for name in names)
-    llmc_executor.write_tokens(tmp_path / "tokens", np.array([0, 65535, 7]))
-    content = struct.pack("<3i", 20240520, 1, 3) + bytes(1012) + struct.pack("<3H", 0, 65535, 7)
-    assert (tmp_path / "tokens").read_bytes() == content
-
-
-# A program that reads the files of llm.c's train_gpt2 and prints its lines; losses come from the file named below.
-STAND_IN = """#!{python}
-import itertools, struct, sys, time
-with open("gpt2_124M.bin", "rb") as model, open("dev/data/tinyshakespeare/tiny_shakespeare_train.bin", "rb") as tokens:
-    sizes, counts = struct.unpack("<8i", model.read(32)), struct.unpack("<3i", tokens.read(12))
-assert sizes[:2] == (20240326, 3) and counts == (20240520, 1, 4 * 64 + 1)
-print("[GPT-2]")
-print("val loss 5.5")
-for step, loss in enumerate(itertools.chain({losses}, itertools.repeat({losses}[-1], {more}))):
-    time.sleep(1e-3)
-    print(f"step {{step}}: train loss {{loss:f}} (took {{1.5:f}} ms)")
-sys.exit(1)
-"""
-
-
-def stand_in(folder, losses, more=0):
-    """Write such a program, which goes on with the last loss for `more` steps."""
-    path = folder / "train_gpt2"
-    path.write_text(STAND_IN.format(python=sys.executable, losses=[float(loss) for loss in losses], more=more))
-    path.chmod(0o755)
-    return str(path)
-
-
-def test_a_program_of_llmc_is_measured_by_its_lines(tmp_path):
-    """Check that losses are compared with ours of the same steps, lines are counted, and the program is ended then."""
-    plan = {"network": "gpt2_tiny", "batch": 4, "optimizer": "adamw"}
-    job = {"plan": {**plan, **{k: v for k, v in PlanOptions(batch=4).as_dict().items() if k not in plan}}}
-    losses = llmc_losses()
-
-    def prepare(program, **changes):
-        spec = parse_model(f"llmc:program={program}")
-        with make_executor(spec, 1) as executor:
-            executor.prepare(build({"plan": {**job["plan"], **changes}, "seed": 0, "threads": 1}, spec))
-            executor.run(2)
-
-    with pytest.raises(UsageError, match="must be those of our steps, .* differs in number 0"):
-        prepare(stand_in(tmp_path, [9.0] * 9))
-    with pytest.raises(UsageError, match="optimizer must be adamw"):
-        prepare(stand_in(tmp_path, losses), optimizer="sgd")
-    with pytest.raises(UsageError, match="for each step, got 3"):
-        prepare(stand_in(tmp_path, losses))
-    with pytest.raises(UsageError, match="must name a program that can be run"):
-        prepare("no_such_program")
-    program, out = stand_in(tmp_path, losses, 10**6), str(tmp_path / "out")
-    words = "compare --network gpt2_tiny --batch 4 --optimizer adamw --threads 1 --seed 0 --quick"
-    assert main([*words.split(), "--models", f"serial,llmc:program={program}", "--out", out]) == 0
-    samples = read_results(out).of(SampleRow)
-    assert {row.model.name for row in samples} == {"serial", "llmc"}
-    assert next(row for row in samples if row.model.is_peer).step_time_s > 0
-
-
-def llmc_losses():
-    """The losses of gpt2_tiny's first steps as llm.c trains it, from the float64 reference."""
-    bound = bind(lower("gpt2_tiny", batch=4, num_images=32, num_batches=8))
-    fill_dataset(bound, 0)
-    initialise(bound, 0)
-    names = bound.plan.attributes["parameters"]
-    optimizer = AdamW({name: bound.view(name) for name in names}, 1e-4, weight_decay=0.0)
-    tokens = bound.arrays["dataset.tokens"][: 4 * 64 + 1]
-    batch = tokens[:-1].reshape(4, 64), tokens[1:].reshape(4, 64)
-    return [optimizer.step(get_network("gpt2_tiny"), *batch).loss for _ in range(3)]
 
 
 LAYERS_OF_IMAGES = """
