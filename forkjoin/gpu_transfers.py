@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from typing import Any
 
 from ..cython_src.binding.bind import Workers
@@ -10,7 +9,6 @@ from ..cython_src.errors import UsageError
 from ..cython_src.gpu.bind import freed_with
 from ..cython_src.gpu.coherence import DEVICE, HOST
 from ..cython_src.gpu.executor import GpuExecutor
-from ..cython_src.gpu.launch_log import CALLER
 from .models import GPU_HOSTLOAD, GPU_OFFLOAD
 
 
@@ -120,9 +118,6 @@ class GpuHostLoadExecutor(GpuExecutor):
 
 def run_on_host(bound, loop: int, replay: int, workers: Workers) -> None:
     """Run a loop's blocks on the calling thread, in order. Raises `BlockFailure`."""
-    begin = time.monotonic_ns()
     for block in range(bound.plan.loops[loop].num_blocks):
         if bound.host.run_task(loop, block, replay, workers):
             bound.host.raise_failure(workers)
-    if bound.log:
-        bound.log.note_blocks(begin, CALLER, bound.iteration_of(loop, replay), bound.plan.loops[loop].first_task)

@@ -170,7 +170,7 @@ def _reference(name: str, executor: str, library: str, *options: type[Record], *
     return ExecutionModel(name, executor, *options, library=library, runs_tasks=True, is_reference=True, **described)
 
 
-_gpu = partial(ExecutionModel, device="gpu", binding=GpuOptions, max_threads=1, first_creates=True)
+_gpu = partial(ExecutionModel, device="gpu", binding=GpuOptions, max_threads=1)
 
 SERIAL = ExecutionModel(
     "serial",
@@ -210,12 +210,7 @@ TASKFLOW = _reference("taskflow", "TaskflowExecutor", "taskflow_flow", barrier="
 STARPU = _reference("starpu", "StarPUExecutor", "starpu_tasks", StarPUOptions, colors=("#882255",), markers="X")
 OMPSS2 = _reference("ompss2", "OmpSs2Executor", "ompss2_tasks", OmpSs2Options, colors=("0.35", "0.6"), markers="hd")
 # A model of a GPU looks like its twin on the CPU, if it has one.
-GPU_FORKJOIN = _gpu(
-    "gpu_forkjoin",
-    ".forkjoin.gpu_executor:GpuForkJoinExecutor",
-    barrier="loop",
-    advice={"waits": "gpu_stream, which waits at the end of a run"},
-)
+GPU_FORKJOIN = _gpu("gpu_forkjoin", ".forkjoin.gpu_executor:GpuForkJoinExecutor", barrier="loop")
 GPU_STREAM = _gpu("gpu_stream", ".forkjoin.gpu_executor:GpuStreamExecutor", colors=("purple",), markers="<")
 GPU_HOSTLOAD = _gpu(
     "gpu_hostload",
@@ -224,7 +219,6 @@ GPU_HOSTLOAD = _gpu(
     moves_data=True,
     colors=("brown",),
     markers="Pp",
-    advice={"waits": "copies=prefetch with memory=pinned"},
 )
 GPU_OFFLOAD = _gpu(
     "gpu_offload",

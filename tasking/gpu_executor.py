@@ -18,9 +18,6 @@ class _StreamExecutor(GpuExecutor):
         self.program = map_to_streams(self.graph, self.options.streams)
         self._streams = self._streams_for(bound, self.program.num_streams)
 
-    def logged_parts(self):
-        return [launch for launch in self.graph.launches if launch is not None]
-
     def _events(self):
         return {node: self.bound.device.event() for node in self.program.recorded}
 
@@ -78,9 +75,6 @@ class GpuTaskGraphExecutor(_StreamExecutor):
     def unroll(self) -> int:
         """Replays in a captured graph; what is left of a run is launched one by one."""
         return 1
-
-    def logged_parts(self):
-        return []  # no event can be timed inside of a captured graph
 
     def _record(self, bound):
         super()._record(bound)

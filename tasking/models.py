@@ -121,17 +121,12 @@ class GpuTaskIterOptions(Record):
 class GpuBothOptions(Record):
     """Options of `gpu_both`."""
 
-    policy: Annotated[
-        str,
-        about(
-            "where tasks run: where they are expected to end first, or all in one place", choices=("dmda", "cpu", "gpu")
-        ),
-    ] = "dmda"
     split: Annotated[int, about("tasks of a loop, at most", least=1)] = 4
+    host: Annotated[int, about("of the `split` tasks of a loop those that run on the host", least=0)] = 1
 
 
 _own = partial(ExecutionModel, runs_tasks=True, logs_waiting=True)
-_gpu = partial(ExecutionModel, runs_tasks=True, device="gpu", binding=GpuOptions, max_threads=1, first_creates=True)
+_gpu = partial(ExecutionModel, runs_tasks=True, device="gpu", binding=GpuOptions, max_threads=1)
 
 TASKS = _own(
     "tasks",
@@ -162,12 +157,7 @@ TASKITER = _own(
     markers="v<h",
 )
 # A model of a GPU looks like its twin on the CPU, if it has one.
-GPU_TASKS = _gpu(
-    "gpu_tasks",
-    ".tasking.gpu_executor:GpuTasksExecutor",
-    GpuTasksOptions,
-    advice={"waits": "taskwait=none, or gpu_taskgraph"},
-)
+GPU_TASKS = _gpu("gpu_tasks", ".tasking.gpu_executor:GpuTasksExecutor", GpuTasksOptions)
 GPU_TASKGRAPH = _gpu(
     "gpu_taskgraph", ".tasking.gpu_executor:GpuTaskGraphExecutor", GpuTaskGraphOptions, barrier="iteration"
 )
@@ -182,5 +172,4 @@ GPU_BOTH = _gpu(
     reproducible=False,
     colors=("#882255",),
     markers="P",
-    advice={"host blocks": "these blocks on the device (policy=gpu)"},
 )

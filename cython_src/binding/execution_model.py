@@ -49,7 +49,7 @@ class ExecutionModel:
     records: bool = False
     closes: bool = False
     logs_waiting: bool = False  # it logs what a thread does between blocks, or does nothing there
-    first_creates: bool = False  # between blocks its first thread creates tasks, or launches
+    first_creates: bool = False  # between blocks its first thread creates tasks
     is_reference: bool = False  # another library decides who runs a block and when; it may allocate memory in each step
     # Another program that trains the same network by kernels of its own: its time is compared and, within rounding, its
     # losses. It has no blocks to log.
@@ -68,9 +68,6 @@ class ExecutionModel:
     # Names in seaborn's colour-blind palette, or shares of white, that its variants take in turn.
     colors: tuple[str, ...] = ("#808000",)
     markers: str = "*P"  # one letter for each variant, in turn
-    # What to try, by reasons for which its GPU runs nothing ("waits", "host blocks"), where another executor or option
-    # spares them.
-    advice: Mapping[str, str] = field(default_factory=dict, hash=False)
 
     @property
     def is_gpu(self) -> bool:

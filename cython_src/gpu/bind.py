@@ -136,8 +136,6 @@ class GpuBoundPlan(Shown):
         See `device_storage` for memory other than pageable.
     device : Device, optional
         Default: the machine's first GPU.
-    convolution : str
-        See `launches.launches_of`.
     products : {"cublas", "tf32", "3xtf32", "own"}
         Loops of matrix products that each fill the device: by cuBLAS ("cublas", "tf32"), all others by our kernels.
         With "tf32" factors are rounded to TF32 (10 bits of mantissa instead of 23); "3xtf32" takes three such products
@@ -171,7 +169,6 @@ class GpuBoundPlan(Shown):
         plan: Plan,
         storage: Storage | None = None,
         device: Device | None = None,
-        convolution: str = "tiled",
         products: str = "cublas",
         advice: Callable[[int], str] | None = None,
     ):
@@ -179,11 +176,6 @@ class GpuBoundPlan(Shown):
         self.plan, self.tf32 = plan, products == "tf32"
         self.device = default_gpu() if device is None else device
         self.storage = Storage() if storage is None else storage
-        if convolution != "tiled" and not any(loop.kernel == "conv_forward" for loop in plan.loops):
-            raise UsageError(
-                f"convolution {convolution!r} is a form of the kernel 'conv_forward', which this plan has not; lower "
-                f"it with layout 'nchw16' or 'nchw' and fusion 'none', or use 'tiled'"
-            )
         if products in ARITHMETIC and not self.device.has_tf32:
             raise UsageError(
                 f"products {products!r} must run on a GPU of architecture sm_80 or newer, {self.device.name} is "
@@ -205,7 +197,6 @@ class GpuBoundPlan(Shown):
                 loop.attributes,
                 loop.bounds,
                 loop.operands,
-                convolution,
                 self._products(kernel_table.get(loop.kernel, own), loop) if products in ("cublas", "tf32") else None,
                 products,
             )
@@ -227,8 +218,6 @@ class GpuBoundPlan(Shown):
         self.arrays = CoherentArrays(self)
         # What decides the bits of results; models that agree in it must agree bit for bit.
         forms = [self.device.architecture]
-        if convolution != "tiled":
-            forms.append(f"convolution={convolution}")
         if products != "cublas":
             forms.append(f"products={products}")
         if plan.attributes.get("granularity") == "device":
@@ -248,7 +237,6 @@ class GpuBoundPlan(Shown):
             own_memory.add(owner, cuts=self._cuts[owner])
         self.uses = [self._uses(number) for number in range(self.num_loops)]
         (self.copy_stream,) = borrow_streams(self.device, self, 1)
-        self.log: Any = None  # a `LaunchLog` while one is on
         self._allocate()
         self._records = [self._record(k, loop, own) for k, loop in enumerate(plan.loops)]
         self._calls: dict[tuple, tuple[np.ndarray, list]] = {}  # by loop and addresses that are not the usual ones
@@ -477,9 +465,7 @@ class GpuBoundPlan(Shown):
         """
         record, calls = self._calls_of(loop, addresses)
         record["replay"], record["counter"] = replay, self.counter_address if captured else 0
-        task = self.plan.loops[loop].first_task + first_block
         stop = self.plan.loops[loop].num_blocks if num_blocks is None else first_block + num_blocks
-        started = self.log and self.log.start(stream)
         while first_block < stop:
             rows = min(stop - first_block, MAX_GRID_ROWS)
             record["first_block"] = first_block
@@ -490,8 +476,6 @@ class GpuBoundPlan(Shown):
                 for product in call[first_block : first_block + rows]:
                     self.device.multiply(product, stream)
             first_block += rows
-        if self.log:
-            self.log.stop(started, stream, replay, self.iteration_of(loop, replay), task)
 
     def _calls_of(self, loop: int, addresses: Mapping[str, int] | None) -> tuple[np.ndarray, list]:
         """Return a loop's arguments, and its launches as the device takes them, made once; of products a list, one for
@@ -511,10 +495,6 @@ class GpuBoundPlan(Shown):
                 calls.append([self.device.prepared_product(*product, self.tf32) for product in products])
             self._calls[key] = record, calls
         return self._calls[key]
-
-    def iteration_of(self, loop: int, replay: int) -> int:
-        """Return the iteration that a loop computes in a replay."""
-        return replay * self.iteration_stride + self.plan.loops[loop].iteration_offset
 
     def _with_addresses(self, record: np.ndarray, addresses: Mapping[str, int]) -> np.ndarray:
         usual = {self.address[name]: address for name, address in addresses.items()}
@@ -574,16 +554,10 @@ class GpuBoundPlan(Shown):
             for piece in self._coherence[owner].pieces(owner, *rows):
                 yield owner, piece
 
-    def missing(self, uses: Sequence[tuple], place: str) -> list[tuple[str, int]]:
-        """What `acquire` would copy: buffer or arena and bytes of each copy."""
-        copies = []
-        for name, reads, _, *rows in uses if not self.managed else ():
-            owner = self._owner.get(name, name)
-            buffer = self.plan.buffers[self._span[owner]]
-            for start, stop in self._coherence[owner].missing(owner, place, *rows) if reads else ():
-                whole = buffer.size_bytes
-                copies.append((owner, whole * (stop - start) // buffer.shape[0] if self._is_cut(owner) else whole))
-        return copies
+    def missing(self, uses: Sequence[tuple], place: str) -> set[str]:
+        """Return the buffers or arenas of which `acquire` would copy something."""
+        owners = ((self._owner.get(name, name), rows) for name, reads, _, *rows in uses if reads and not self.managed)
+        return {owner for owner, rows in owners if self._coherence[owner].missing(owner, place, *rows)}
 
     def copy(
         self, name: str, place: str, stream, address: int | None = None, rows: tuple[int, int] | None = None

@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 from abc import abstractmethod
+from typing import Any
 
 from ..binding.executor import BaseExecutor
 from ..errors import UsageError
 from .bind import GpuBoundPlan
 from .device import borrow_streams
-from .launch_log import LaunchLog
+
+
+class Lease:
+    """Owner of streams and memory of a prepared plan, which are given back with it."""
+
+    num_workers = 1
 
 
 class GpuExecutor(BaseExecutor):
@@ -17,17 +23,24 @@ class GpuExecutor(BaseExecutor):
     Notes
     -----
     `num_threads` are the host's, which only launches: 1, but for models that also compute there. `cpus` are for threads
-    that compute; a thread that only launches is left where it is. `event_capacity` counts launches.
+    that compute; a thread that only launches is left where it is.
     """
 
     targets = ("gpu",)
+
+    def __init__(self, num_threads: int = 1, **settings: Any):
+        super().__init__(num_threads, **settings)
+        if self.event_capacity:
+            raise UsageError(
+                f"event_capacity is for models of the CPU, got {self.event_capacity} for {self.model!r}; leave it out"
+            )
 
     def run_while(self, stop, **options):
         """Refuse: decisions are made on the device, and the host would have to fetch them after each step."""
         raise UsageError(f"model {self.model!r} does not look for a task's decision to stop; use run()")
 
     def _prepare(self, bound: GpuBoundPlan) -> None:
-        self._workers = LaunchLog(bound.device, self.event_capacity)
+        self._workers = Lease()
         bound.prepare()
         self._record(bound)
 
@@ -36,18 +49,12 @@ class GpuExecutor(BaseExecutor):
         return borrow_streams(bound.device, self._workers, count)
 
     def _run(self, bound: GpuBoundPlan, first_replay: int, num_replays: int) -> None:
-        with self._workers.logging(bound):
-            self._bring(bound)
-            try:
-                self._run_on(bound, first_replay, num_replays)
-            finally:
-                bound.device.synchronize()
+        self._bring(bound)
+        try:
+            self._run_on(bound, first_replay, num_replays)
+        finally:
+            bound.device.synchronize()
         bound.raise_failure()
-
-    def logged_parts(self) -> list[tuple[int, int, int]]:
-        """What the prepared plan's launches, or tasks on the host, are in each pass: loop, first block, number of
-        blocks. Empty: passes are launched as captured graphs."""
-        return [(number, 0, loop.num_blocks) for number, loop in enumerate(self.bound.plan.loops)]
 
     def _bring(self, bound: GpuBoundPlan) -> None:
         """Copy what a run needs to where it needs it."""

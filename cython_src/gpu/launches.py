@@ -14,16 +14,14 @@ from pathlib import Path
 
 import numpy as np
 
-from ..errors import UsageError, check_choice
+from ..errors import UsageError
 from ..kernels import kernel_table
 from ..kernels.bench.bench import task_bench_kernel
 from ..kernels.convolution import algorithms
-from ..kernels.convolution.specs import NCHW16_FORMS
 from ..kernels.interface import arguments
 from ..kernels.simd.instruction_sets import LANES
 from .blas import Products
 from .grids import (
-    MAX_TILES,
     NORM_CHANNELS,
     PRODUCT_STEP,
     PRODUCT_TILES,
@@ -70,9 +68,6 @@ TAPS = 25
 CHANNELS_AT_ONCE = 16
 CONVOLUTION_TILES = (4, 2)  # output channels of a thread
 GRADIENT_TILES = ((8, 8), (4, 4))  # of a weight gradient of the layout "nhwc", as PRODUCT_TILES
-WINOGRAD_CHANNELS = (32, 16)  # of a CUDA block
-GPU_ALGORITHMS = ("direct", "winograd2")  # of the layout "nhwc"
-CONVOLUTION_FORMS = ("tiled", "if", "pad", "if_reduction", "pad_reduction")
 # Products of TF32 in place of one of float32, by value of the option "products"; others compute in float32.
 ARITHMETIC = {"tf32": 1, "3xtf32": 3}
 TENSOR_CORES = 80  # the architecture that has TF32
@@ -141,13 +136,6 @@ def _convolution(scale: int) -> Grid:
     return launch
 
 
-def _convolution_form(symbol: str, attributes: Mapping, bounds: np.ndarray) -> Launch:
-    items = extents(bounds, 0, 2, 4) * attributes["out_width"] * attributes["in_lanes"]
-    if symbol.endswith("reduction"):
-        return Launch(symbol, int(min(items.max(), MAX_TILES)), 4 * THREADS)
-    return Launch(symbol, strided(items))
-
-
 def _softmax_loss(symbol: str, attributes: Mapping, bounds: np.ndarray) -> Launch:
     groups = THREADS // attributes["lanes"]
     return Launch(symbol, math.ceil(int(extents(bounds, 0).max()) / groups), 8 * THREADS)
@@ -187,8 +175,6 @@ def _statistics(symbol: str, attributes: Mapping, bounds: np.ndarray) -> Launch:
 
 
 def _nhwc_convolution(symbol: str, attributes: Mapping, bounds: np.ndarray) -> Launch:
-    if _is_winograd(symbol, attributes):
-        return _winograd(symbol, attributes, bounds)
     phase = attributes["stride"] if symbol.endswith("data") else 1
     rows = -(-(bounds[:, 3] - bounds[:, 2]) // phase)
     pixels = (bounds[:, 1] - bounds[:, 0]).astype(np.int64) * rows * -(-attributes["out_width"] // phase)
@@ -218,19 +204,7 @@ def _panels_agree(attributes: Mapping, bounds: np.ndarray, ends: np.ndarray, cha
     )
 
 
-def _winograd(symbol: str, attributes: Mapping, bounds: np.ndarray) -> Launch:
-    ends = _channel_end(bounds, 5, attributes["out_pitch"])
-    outs = next(n for n in WINOGRAD_CHANNELS if n == LANES or _panels_agree(attributes, bounds, ends, n))
-    tiles = (bounds[:, 1] - bounds[:, 0]).astype(np.int64) * -(-(bounds[:, 3] - bounds[:, 2]) // 2)
-    tiles = tiles * -(-attributes["out_width"] // 2)
-    blocks = np.ceil(tiles / (512 // outs)) * np.ceil((ends - bounds[:, 4]) / outs)
-    shared_bytes = 4 * (16 * 512 + 3 * (512 // outs))
-    return Launch(f"{symbol.replace('conv', 'winograd')}_{outs}", int(blocks.max()), shared_bytes)
-
-
 def _nhwc_weight_gradient(symbol: str, attributes: Mapping, bounds: np.ndarray) -> Launch:
-    """Direct, whatever the algorithm's tiles are for the other passes: its operands are the same."""
-    _is_winograd(symbol, attributes)
     groups, taps = attributes["groups"], attributes["kernel"] ** 2
     outs, inputs = attributes["dy_channels"] // groups, attributes["in_channels"] // groups
     inputs = np.full(len(bounds), inputs) if groups > 1 else bounds[:, 5] - bounds[:, 4]
@@ -248,22 +222,9 @@ def _nhwc_weight_gradient(symbol: str, attributes: Mapping, bounds: np.ndarray) 
     )
 
 
-def _is_winograd(symbol: str, attributes: Mapping) -> bool:
-    """Whether a convolution is of Winograd's form F(2x2, 3x3) or direct; others are refused."""
-    name = algorithms.ALGORITHMS[attributes["algorithm"]]
-    if name not in GPU_ALGORITHMS:
-        raise UsageError(
-            f"algorithm {name!r} of kernel {symbol!r} has no CUDA form; lower the plan with conv 'direct' or "
-            f"'winograd2'"
-        )
-    return name == "winograd2"
-
-
 def _nhwc_pack(symbol: str, attributes: Mapping, bounds: np.ndarray) -> Launch:
     shape = attributes["out_channels"], attributes["in_channels"] // attributes["groups"]
     _, depth = algorithms.panel_inputs(attributes["direction"], shape, attributes["groups"])
-    if _is_winograd(symbol, attributes):
-        return Launch("nhwc_winograd_pack", strided(extents(bounds, 0) * depth * LANES))
     return Launch(symbol, strided(extents(bounds, 0) * attributes["kernel"] ** 2 * depth * LANES))
 
 
@@ -360,7 +321,6 @@ def launches_of(
     attributes: Mapping,
     bounds: np.ndarray,
     operands: Collection[str] = (),
-    convolution: str = "tiled",
     products: Products | None = None,
     arithmetic: str = "",
 ) -> tuple[Launch | Products, ...]:
@@ -373,8 +333,6 @@ def launches_of(
     bounds : int32, shape (num_blocks, bounds_width)
     operands : collection of str
         The operands that the loop gives, of which some are optional.
-    convolution : {"tiled", "if", "pad", "if_reduction", "pad_reduction"}
-        Form of the kernel `conv_forward` (a convolution that is fused with nothing).
     products : Products, optional
         What cuBLAS does of it; `blas.products_of`.
     arithmetic : str, optional
@@ -383,9 +341,8 @@ def launches_of(
     Raises
     ------
     UsageError
-        Unknown form, or a kernel or size without a CUDA form.
+        A kernel, algorithm or size without a CUDA form.
     """
-    check_choice("convolution", convolution, CONVOLUTION_FORMS)
     if kernel.startswith("task_bench_"):
         if attributes["kernel"] == TASK_BENCH_MEMORY:
             raise UsageError("kernel 'memory' of Task Bench has no CUDA form; use compute, load_imbalance or busy_wait")
@@ -395,13 +352,11 @@ def launches_of(
             f"kernel {kernel!r} has no CUDA form{_REMEDIES.get(kernel.partition('_')[0], '')}; use the CPU"
         )
     forms = kernel_table.get(kernel).algorithms
-    if forms == NCHW16_FORMS and attributes.get("algorithm"):
+    if len(forms) > 1 and attributes.get("algorithm"):
         name = forms[attributes["algorithm"]]
         raise UsageError(f"algorithm {name!r} of kernel {kernel!r} has no CUDA form; lower the plan with conv 'direct'")
     if kernel in _LANES_OF_THREADS and THREADS % attributes["lanes"]:
         raise UsageError(f"lanes of {kernel!r} must divide {THREADS}, got {attributes['lanes']}; use 1 or 16")
-    if kernel == "conv_forward" and convolution != "tiled":
-        return (_convolution_form(f"conv_forward_{convolution}", attributes, bounds),)
     after = [
         launch(symbol, attributes, bounds)
         for (name, operand), (symbol, launch) in _AFTER.items()

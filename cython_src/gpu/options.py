@@ -15,10 +15,6 @@ class GpuOptions(Record):
     memory: Annotated[
         str, about("the host's memory that plans share with the device", choices=("pageable", "pinned", "managed"))
     ] = "pageable"
-    convolution: Annotated[
-        str,
-        about("form of the convolutions' inner loop", choices=("tiled", "if", "pad", "if_reduction", "pad_reduction")),
-    ] = "tiled"
     products: Annotated[
         str,
         about(

@@ -26,13 +26,11 @@ from ..events.event_states import (
     RUNNING,
     SCHEDULING,
 )
-from ..events.events import STREAM, THREAD, EventLog
+from ..events.events import EventLog
 from ..results.disturbance import DISTURBED_SHARE
 from ..tables import text_table
 from ..tables.columns import USABLE, number_column, text_column, time_column
 from .windows import layer_of_loops
-
-COMPUTING = (THREAD, STREAM)  # lanes that losses are of; of a GPU's other lanes nothing is lost
 
 
 @dataclass(frozen=True)
@@ -133,7 +131,7 @@ class Losses:
 
     def per_iteration_s(self) -> dict[str, float]:
         """Seconds of wall time per iteration: the totals over threads and iterations. They sum to the step time."""
-        parts = len(self.log.lanes_of(*COMPUTING)) * self.log.about["iterations"] * 1e9
+        parts = self.log.threads * self.log.about["iterations"] * 1e9
         return {name: value / parts for name, value in self.total_ns.items()}
 
     def factors(self) -> dict[str, float]:
@@ -188,7 +186,7 @@ def time_by_loop(log: EventLog, serial: EventLog | None = None) -> np.ndarray:
             f"useful work needs a log of model serial and plan {log.about['plan_name']!r}, got model "
             f"'{serial.model}' and plan {serial.about['plan_name']!r}; trace both in one command"
         )
-    events = log.events[np.isin(log.events["worker"], log.lanes_of(*COMPUTING))]
+    events = log.events
     num_loops = len(log.loops["name"])
     sums = np.zeros((num_loops, len(LOSSES)), np.int64)
     place = (log.task_loop[np.maximum(events["task"], 0)], classes_of(events))
@@ -219,7 +217,7 @@ def losses_of(log: EventLog, serial: EventLog | None = None) -> Losses:
 def all_losses(logs: Sequence[EventLog]) -> list[Losses]:
     """Return the losses of each log, useful work by the serial one among them."""
     serial = next((log for log in logs if log.model.is_serial), None)
-    return [losses_of(log, None if log.of_gpu else serial) for log in logs]
+    return [losses_of(log, serial) for log in logs]
 
 
 def as_rows(result: Sequence[Losses]) -> list[dict]:
@@ -228,7 +226,7 @@ def as_rows(result: Sequence[Losses]) -> list[dict]:
     rows = [
         {
             "model": losses.log.model,
-            "threads": len(losses.log.lanes_of(*COMPUTING)),
+            "threads": losses.log.threads,
             "step_time_s": losses.log.step_s,
             **{f"{name}_s": seconds for name, seconds in losses.per_iteration_s().items()},
             **losses.factors(),
@@ -248,18 +246,13 @@ def had_cpus(log: EventLog) -> bool:
     """Return whether the threads of a logged run had their CPUs, by the rule of `is_undisturbed`."""
     events, lost = log.events, list(LOSSES).index("preemption")
     taken_ns = (events["stop_ns"] - events["start_ns"])[classes_of(events) == lost].sum()
-    return log.of_gpu or bool(taken_ns <= DISTURBED_SHARE * log.about["threads"] * log.wall_ns)
+    return bool(taken_ns <= DISTURBED_SHARE * log.threads * log.wall_ns)
 
 
 def remarks(result: Sequence[Losses]) -> list[str]:
     """Return a sentence for each number that would otherwise surprise."""
     sentences = []
-    if any(losses.log.of_gpu for losses in result):
-        sentences.append(
-            "Of a GPU's models it is the streams' time: all of a launch's time is useful, a copy in a stream is a wait "
-            "for its data, and waiting for the host to launch is runtime."
-        )
-    if not all(losses.against_serial or losses.log.of_gpu for losses in result):
+    if not all(losses.against_serial for losses in result):
         sentences.append("Without a serial log all running time counts as useful: trace the model serial too.")
     quick = [losses for losses in result if losses.against_serial and losses.total_ns["inflation"] < 0]
     for losses in quick:
@@ -278,7 +271,7 @@ def as_table(result: Sequence[Losses]) -> pd.DataFrame:
     for losses, row in zip(result, as_rows(result), strict=True):
         part = losses.table.copy()
         part[list(LOSSES)] = part[list(LOSSES)] / (1e9 * losses.log.about["iterations"])
-        part.insert(0, "threads", len(losses.log.lanes_of(*COMPUTING)))
+        part.insert(0, "threads", losses.log.threads)
         part.insert(0, "model", str(losses.log.model))
         part["usable"] = row["usable"]
         parts.append(part)

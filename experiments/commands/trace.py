@@ -7,7 +7,7 @@ from argparse import ArgumentParser, Namespace
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from ...cython_src.errors import UsageError, check_choice
 from ...cython_src.networks.layers import Network
@@ -30,18 +30,16 @@ if TYPE_CHECKING:
 
     from ..sweep.comparison import Compared
 
-OWN = ("models", "threads", "device", "seconds", "iterations", "show")  # parameters beside those of a sweep
+OWN = ("models", "threads", "seconds", "iterations", "show")  # parameters beside those of a sweep
 DESCRIPTION = (
     "Run each model with its event log on and write what every thread did at every moment: running a block, "
-    "scheduling, waiting and why, asleep, without a CPU; of models of a GPU what the host, each stream and each "
-    "direction of copies did. Leaves a results folder, as compare --trace with one generation does: logs, a Gantt "
-    "picture, losses that add up, and traces for Perfetto, Paraver and ViTE."
+    "scheduling, waiting and why, asleep, without a CPU. Leaves a results folder, as compare --trace with one "
+    "generation does: logs, a Gantt picture, losses that add up, and traces for Perfetto, Paraver and ViTE."
 )
 
 
 def add_arguments(parser: ArgumentParser) -> None:
     shared.add_plan_options(parser)
-    shared.add_device(parser)
     shared.add_models(parser, TRACED)
     parser.add_argument("--threads", type=shared.thread_count, metavar="N", help=f"default: {core_counts()[-1]}")
     length = parser.add_mutually_exclusive_group()
@@ -170,7 +168,6 @@ def trace(
     *,
     models: str | Sequence[str] = TRACED,
     threads: int | None = None,
-    device: Literal["cpu", "gpu"] | None = None,
     out: str | os.PathLike[str] | None = None,
     seconds: float = 0.5,
     iterations: int | None = None,
@@ -187,8 +184,6 @@ def trace(
         Specs; `serial` tells how long blocks take by themselves.
     threads : int, optional
         Default: the physical cores that this process may use.
-    device : {"cpu", "gpu"}, optional
-        "gpu": models are those of a GPU; "cpu": of the models those of the processor.
     out : path, optional
         Results folder; default: traces/<date and time>.
     seconds : float
@@ -209,7 +204,7 @@ def trace(
     """
     folder = os.fspath(out or dated_folder("traces"))
     name = named_network(network, Path(folder).parent)
-    given = {"network": name, "models": models, "threads": threads, "device": device, "seconds": seconds}
+    given = {"network": name, "models": models, "threads": threads, "seconds": seconds}
     given |= {"iterations": iterations, "show": show, **settings}
     command = call_text("trace", {**given, "out": folder})
     if not _measured(folder, command, **given).usable:
@@ -222,8 +217,8 @@ def _measured(folder: str, command: str, **settings: Any) -> Compared:
     from ..report.files import write_report, write_trace_files
     from ..sweep.comparison import measure_comparison
 
-    models, threads, device, seconds, iterations, show = (settings.pop(name) for name in OWN)
-    specs = check_ours(models_on(device, shared.several(models), TRACED))
+    models, threads, seconds, iterations, show = (settings.pop(name) for name in OWN)
+    specs = check_ours(models_on(None, shared.several(models), TRACED))
     counts = core_counts()[-1:] if threads is None else check_counts(specs, [threads])
     settings |= {"models": [*map(str, specs)], "threads": [*counts], **once(seconds)}
     configuration = configuration_from("Traces of execution models", settings, Path(folder).parent)

@@ -1,4 +1,4 @@
-"""Findings of an event log: what its threads lost and where, why a GPU runs no launch, and outliers."""
+"""Findings of an event log: what its threads lost and where, and outliers."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ import numpy as np
 from ..analysis.losses import LOSSES, classes_of, time_by_loop
 from ..analysis.names import model_label
 from ..analysis.windows import layer_of_loops
-from ..events.event_states import COPYING, LOCK, RUNNING, WAITING_DEVICE
-from ..events.events import HOST, STREAM, THREAD, EventLog, number_at
+from ..events.event_states import LOCK
+from ..events.events import EventLog, number_at
 from ..subjects.models import PERSISTENT, TASKITER, ModelSpec
 from ..tables.numbers import format_time, plural
 from .case import LEAST_PART, Case
@@ -31,87 +31,6 @@ _ATTEMPTS = {
     "always": "equal blocks, or look for denormal numbers in the layer's data",
     "none": "",
 }
-# Why no launch runs, in the order in which a moment is laid to one of them.
-REASONS = ("copies", "host blocks", "waits", "launches")
-LARGER = "larger launches (--batch)"
-BUSY = 0.9  # part of a step in which launches run, from which on they bind
-
-
-def busy_and_idle(log: EventLog) -> tuple[float, dict[str, float]]:
-    """Return the time of a step in which some launch runs, and in which none does by `REASONS`, in seconds.
-
-    Nothing runs while data are copied; while the host computes blocks itself; while the host waits for the device,
-    which is on its way between the end of a launch and the start of another; or while the host launches.
-    """
-    events, states = log.events, log.events["state"]
-    of = {kind: np.isin(events["worker"], log.lanes_of(kind)) for kind in (HOST, STREAM, THREAD)}
-    moments = np.unique(np.concatenate([events["start_ns"], events["stop_ns"]]))
-    length, start = np.diff(moments), moments[:-1]
-
-    def during(chosen: np.ndarray) -> np.ndarray:
-        return number_at(events[chosen], start) > 0
-
-    result = {
-        "busy": during(of[STREAM] & (states == RUNNING)),
-        "copies": during(states == COPYING),
-        "host blocks": during((of[HOST] | of[THREAD]) & (states == RUNNING)),
-        "waits": during(of[HOST] & (states == WAITING_DEVICE)),
-        "launches": np.ones(len(start), bool),
-    }
-    left, seconds = np.ones(len(start), bool), {}
-    for name, chosen in result.items():
-        seconds[name] = float(length[left & chosen].sum()) * 1e-9 / log.about["iterations"]
-        left &= ~chosen
-    return seconds.pop("busy"), seconds
-
-
-def explain(log: EventLog) -> list[tuple[str, float, str, str]]:
-    """Return (kind, seconds of a step, sentence, what to try) for a GPU's log, the most costly first."""
-    busy_s, idle_s = busy_and_idle(log)
-    step_s = log.step_s
-    steps, blocks = log.about["iterations"], log.blocks
-    launched = blocks[np.isin(blocks["worker"], log.lanes_of(STREAM))]
-    if not len(launched):
-        return [("device", 0.0, "no launch ran on the device: all blocks were placed on the host.", "")]
-    count = len(launched) / steps
-    mean_s = float((launched["stop_ns"] - launched["start_ns"]).mean()) * 1e-9
-    num_bytes = int(log.copies["num_bytes"].sum())
-    copying_s = float((log.copies["stop_ns"] - log.copies["start_ns"]).sum()) * 1e-9
-    graphs, advice = "graph of" in log.loops["name"][0], log.model.model.advice
-    texts = {
-        "launches": (
-            f"the device has nothing to run while the host launches: {count:.3g} launches per step, which run for "
-            f"{format_time(mean_s)} on average",
-            "more passes in a graph (gpu_taskiter:unroll=N)"
-            if graphs
-            else f"gpu_taskgraph or gpu_taskiter, which launch a step at once; or {LARGER}",
-        ),
-        "copies": (
-            f"copies bind: nothing runs while they do, {num_bytes / steps / 1e6:.3g} MB per step at "
-            f"{num_bytes / max(copying_s, 1e-9) / 1e9:.3g} GB/s",
-            "memory=pinned, and copies that overlap launches (gpu_hostload:copies=prefetch); or data that stay on "
-            "the device",
-        ),
-        "host blocks": (
-            "the device waits for blocks that the host computes",
-            advice.get(
-                "host blocks", "gpu_both, which computes them while launches run; or these blocks on the device"
-            ),
-        ),
-        "waits": (
-            "the device runs nothing while the host waits for it: between launches, and from a wait to the next launch",
-            f"{advice['waits']}; or {LARGER}" if "waits" in advice else LARGER,
-        ),
-    }
-    rows = [
-        (name, seconds, f"{texts[name][0]}; {format_time(seconds)} of a step of {format_time(step_s)}.", texts[name][1])
-        for name, seconds in idle_s.items()
-        if seconds >= LEAST_PART * step_s
-    ]
-    if busy_s >= BUSY * step_s:
-        text = f"launches run for {busy_s / step_s:.0%} of a step: they bind, not the host, waits or copies."
-        rows.append(("device", 0.0, text, "forktask kernels, which times each kernel"))
-    return sorted(rows, key=lambda row: -row[1])
 
 
 def diagnose_log(log: EventLog, case: Case | None = None, beside: Sequence[EventLog] = ()) -> list[Finding]:
@@ -121,7 +40,7 @@ def diagnose_log(log: EventLog, case: Case | None = None, beside: Sequence[Event
     slow: dict[str, list[Outliers]] = {}
     for one in find_outliers(log):
         slow.setdefault(one.cause, []).append(one)
-    result = list(_lanes(log) if log.of_gpu else _losses(log, case, beside, slow))
+    result = list(_losses(log, case, beside, slow))
     if any(finding.kind == "preemption" for finding in result):
         slow.pop("preempted", None)  # that finding names them
     result += [_outliers(log, loops) for loops in slow.values()]
@@ -229,12 +148,6 @@ def _attempt(kind: str, spec: ModelSpec, case: Case | None) -> tuple[str, ModelS
     return attempt, None
 
 
-def _lanes(log: EventLog) -> Iterator[Finding]:
-    for kind, seconds, text, attempt in explain(log):
-        brings = f"at most {format_time(seconds)} per step" if seconds > 0 else ""
-        yield Finding(kind, seconds, text[0].upper() + text[1:], attempt, brings)
-
-
 def _outliers(log: EventLog, loops: Sequence[Outliers]) -> Finding:
     """Return the finding on outliers of one cause, those of the most costly loop first."""
     first, count = loops[0], sum(one.count for one in loops)
@@ -247,7 +160,7 @@ def _outliers(log: EventLog, loops: Sequence[Outliers]) -> Finding:
         + f", up to {format_time(longest.longest_s)} where {format_time(longest.median_s)} is usual"
     )
     if first.worker >= 0 and {one.worker for one in loops} == {first.worker}:
-        text += f", on {log.lanes[first.worker][1] if log.of_gpu else f'worker {first.worker}'}"
+        text += f", on worker {first.worker}"
     text += f"; {CAUSES[first.cause]}"
     named = [f"{one.loop!r} {one.count} of {one.runs}" for one in loops[:MANY]] if len(loops) > 1 else []
     shown = "; ".join(filter(None, [*named, first.evidence if len(loops) == 1 else ""]))

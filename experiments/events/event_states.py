@@ -27,28 +27,12 @@ STATES = (
     "lock",
     "asleep",
     "preempted",
-    "waiting_device",
-    "copying",
 )
-(
-    RUNNING,
-    SCHEDULING,
-    CREATING,
-    WAITING_READY,
-    WAITING_NONE,
-    BARRIER,
-    LOCK,
-    ASLEEP,
-    PREEMPTED,
-    WAITING_DEVICE,
-    COPYING,
-) = range(len(STATES))
+(RUNNING, SCHEDULING, CREATING, WAITING_READY, WAITING_NONE, BARRIER, LOCK, ASLEEP, PREEMPTED) = range(len(STATES))
 # What a worker waits for: a predecessor of every task that is left; nothing, a ready task stands elsewhere; a barrier,
 # while the data of some task are there; the creation of a task whose data are there; or it is in the middle of a block.
 CAUSES = ("dependence", "ready", "barrier", "creation", "block")
 DEPENDENCE, READY, BEHIND_BARRIER, CREATION, IN_BLOCK = range(len(CAUSES))
-# Of workers, and of the lanes of a GPU's log.
-SPELLS = (*SPELL_KINDS, "device", "copying")
 STATE_DTYPE = np.dtype(
     [
         ("start_ns", "<i8"),
@@ -200,7 +184,6 @@ def worker_states(
     model: ExecutionModel,
     barrier: str,
     run_ns: tuple[int, int],
-    copy_lanes: Sequence[int] = (),
 ) -> np.ndarray:
     """Return what each worker did from the start to the end of a run, without gaps: structured array `STATE_DTYPE`.
 
@@ -213,15 +196,12 @@ def worker_states(
     barrier : {"loop", "phase", "iteration", "none"}
     run_ns : (int, int)
         Start and end of the run.
-    copy_lanes : sequence of int
-        Workers that are no threads but copies between host and GPU: between two of them nothing waits there.
 
     Notes
     -----
     Where no runtime says what a worker does between blocks: under fork-join it waits behind its last block of a loop
     until the last block of all ends; with the runtimes of others (OpenMP's tasks, oneTBB, StarPU) time with a ready
-    task counts as scheduling, time without as waiting; so it does on the streams of a GPU. The thread that launches
-    creates tasks, but where it waits.
+    task counts as scheduling, time without as waiting.
     """
     causes = waiting_causes(run)
     windows = None
@@ -232,27 +212,16 @@ def worker_states(
             segment_of_task(plan, barrier),
         )
     first_pass = int((blocks["iteration"] // plan.iteration_stride).min())
-    none = np.array(run_ns[:1], np.int64), np.array([DEPENDENCE], np.uint8)
     return np.concatenate(
         [
-            _states_of_worker(
-                plan,
-                blocks[blocks["worker"] == w],
-                own,
-                w,
-                model,
-                none if w in copy_lanes else causes,
-                windows,
-                run_ns,
-                first_pass,
-            )
+            _states_of_worker(plan, blocks[blocks["worker"] == w], own, w, model, causes, windows, run_ns, first_pass)
             for w, own in enumerate(spells)
         ]
     )
 
 
 def _states_of_worker(plan, blocks, spells, worker, model, causes, windows, run_ns, first_pass) -> np.ndarray:
-    intervals = {kind: spells[spells["kind"] == k] for k, kind in enumerate(SPELLS)}
+    intervals = {kind: spells[spells["kind"] == k] for k, kind in enumerate(SPELL_KINDS)}
     intervals = {kind: part[np.argsort(part["start_ns"], kind="stable")] for kind, part in intervals.items()}
     cuts = [np.array(run_ns, np.int64), blocks["start_ns"], blocks["stop_ns"], causes[0]]
     for part in intervals.values():
@@ -280,12 +249,10 @@ def _states_of_worker(plan, blocks, spells, worker, model, causes, windows, run_
         ahead = np.r_[segments, -1][following]
         at_barrier = (window >= 0) & (ahead != window)
         between = np.where(at_barrier, BARRIER, SCHEDULING)
-    kinds = ("preempted", "asleep", "running", "lock", "waiting", "device", "copying", "creating")
+    kinds = ("preempted", "asleep", "running", "lock", "waiting", "creating")
     result["running"] = block >= 0
     state = np.select(
-        [result[kind] for kind in kinds],
-        [PREEMPTED, ASLEEP, RUNNING, LOCK, waiting, WAITING_DEVICE, COPYING, CREATING],
-        between,
+        [result[kind] for kind in kinds], [PREEMPTED, ASLEEP, RUNNING, LOCK, waiting, CREATING], between
     ).astype(np.uint8)
     shown = np.clip(np.where(at_barrier, following - 1, following), 0, max(len(blocks) - 1, 0))
     shown = np.where(block >= 0, block, shown)

@@ -6,16 +6,15 @@ import io
 import json
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 import msgspec
 import numpy as np
 from msgspec import UNSET, Meta, UnsetType
 
-from ...cython_src.gpu.launch_log import COPY_DTYPE
 from ...cython_src.plan.dependences import TaskGraph
 from ...cython_src.reading import Count, Number, Real, Text, checked, decode_json, decoding, read_arrays
 from ..results.files import write_atomically
@@ -23,7 +22,6 @@ from ..subjects.models import ModelSpec, model_in_file, read_model
 from ..tables.numbers import plural
 from .event_states import CAUSES, IN_BLOCK, RUNNING, STATE_DTYPE, STATES
 
-THREAD, HOST, STREAM, COPIES = ("thread", "host", "stream", "copies")
 DISTURBED = 0.2  # range of what logging cost in pairs of runs from which on they say nothing
 EVENTS_FOLDER = "events"  # of a results folder
 _LOOP_FIELDS = ("name", "layer", "phase")
@@ -47,11 +45,6 @@ class About(msgspec.Struct, kw_only=True):
     overheads: Annotated[list[Real], Meta(min_length=1)]
     lost: Count
     injected: Text | UnsetType = UNSET
-    lanes: (
-        Annotated[list[tuple[Literal["thread", "host", "stream", "copies"], Text]], Meta(min_length=1)] | UnsetType
-    ) = UNSET
-    clock_error_ns: Real | UnsetType = UNSET
-    clock_drift_ppm: Real | UnsetType = UNSET
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -62,33 +55,27 @@ class EventLog:
     ----------
     about : mapping
         model, threads, plan (its options), run_start_ns, run_stop_ns, iterations, stride (iterations of a pass),
-        barrier, overhead (part by which logging made runs longer), lost (spells past the capacity), ...; of a model of
-        a GPU also lanes (kind and name of each), clock_error_ns and clock_drift_ppm.
+        barrier, overhead (part by which logging made runs longer), lost (spells past the capacity), ...
     events : structured array `STATE_DTYPE`
         Sorted by worker and time; the events of a worker follow each other without gaps.
     loops : mapping of str to list
         name, layer, phase, first_task and num_blocks of each loop.
     edges : int32, shape (3, num_edges)
         Predecessor, successor and token (1: in the next pass); nodes from `num_tasks` on are joins.
-    copies : structured array `COPY_DTYPE`
-        Copies between host and GPU, with their bytes; `lane`: the worker of their events.
     """
 
     about: Mapping[str, Any]
     events: np.ndarray
     loops: Mapping[str, list]
     edges: np.ndarray
-    copies: np.ndarray = field(default_factory=lambda: np.zeros(0, COPY_DTYPE))
 
     def __repr__(self) -> str:
         return f"<event log of {self.title}: {len(self.events)} events in {1e-6 * self.wall_ns:.3g} ms>"
 
     @property
     def title(self) -> str:
-        """Model and threads, of a GPU's model streams, and what was injected."""
-        counts = {kind: len(self.lanes_of(kind)) for kind in (THREAD, STREAM)}
-        parts = [plural(count, kind) for kind, count in counts.items() if count]
-        text = ", ".join([str(self.model), *parts])
+        """Model and threads, and what was injected."""
+        text = f"{self.model}, {plural(self.threads, 'thread')}"
         return text + (f", {self.about['injected']} injected" if self.about.get("injected") else "")
 
     @cached_property
@@ -96,25 +83,15 @@ class EventLog:
         """The model that ran."""
         return read_model(self.about["model"])
 
-    @cached_property
-    def lanes(self) -> list[tuple[str, str]]:
-        """Kind and name of what `worker` counts: threads; of a GPU's model `HOST`, `STREAM` or `COPIES`, too."""
-        threads = [(THREAD, f"thread {w}") for w in range(self.about["threads"])]
-        return [(kind, name) for kind, name in self.about.get("lanes", threads)]
-
     @property
-    def of_gpu(self) -> bool:
-        """Whether the log is of a model of a GPU."""
-        return "lanes" in self.about
+    def threads(self) -> int:
+        """Number of threads that ran blocks."""
+        return self.about["threads"]
 
     @property
     def step_s(self) -> float:
         """Mean time of an iteration."""
         return self.wall_ns * 1e-9 / self.about["iterations"]
-
-    def lanes_of(self, *kinds: str) -> list[int]:
-        """Numbers of the lanes of some kinds; those that compute are threads and streams."""
-        return [number for number, (kind, _) in enumerate(self.lanes) if kind in kinds]
 
     @property
     def overhead_text(self) -> str:
@@ -159,12 +136,6 @@ class EventLog:
     def graph(self) -> TaskGraph:
         """The closed graph of the plan's dependences."""
         return graph_of_edges(self.num_tasks, self.edges)
-
-    @cached_property
-    def copy_bytes(self) -> dict[tuple[int, int], int]:
-        """Bytes of each copy by its lane and start."""
-        starts = zip(self.copies["lane"].tolist(), self.copies["start_ns"].tolist(), strict=True)
-        return dict(zip(starts, self.copies["num_bytes"].tolist(), strict=True))
 
     def task_name(self, task: int) -> str:
         """Loop and block of a task."""
@@ -217,7 +188,6 @@ def write_events(path: str | os.PathLike, log: EventLog) -> Path:
         about=json.dumps(dict(log.about)),
         events=log.events,
         edges=log.edges,
-        copies=log.copies,
         loop_first_task=np.array(log.loops["first_task"], np.int64),
         loop_num_blocks=np.array(log.loops["num_blocks"], np.int64),
         **{f"loop_{name}": np.array(log.loops[name], dtype=np.str_) for name in _LOOP_FIELDS},
@@ -240,7 +210,7 @@ def read_events(path: str | os.PathLike) -> EventLog:
         about = decode_json(str(arrays["about"]).encode(), dict)
         checked(about, About, dec_hook=model_in_file)
         loops = {name: arrays[f"loop_{name}"].tolist() for name in (*_LOOP_FIELDS, "first_task", "num_blocks")}
-        log = EventLog(about, arrays["events"], loops, arrays["edges"], arrays["copies"])
+        log = EventLog(about, arrays["events"], loops, arrays["edges"])
         if fault := _fault(log):
             raise ValueError(fault)
     return log
@@ -252,13 +222,13 @@ def _fault(log: EventLog) -> str:
     edges = log.edges if log.edges.ndim == 2 else np.zeros((0, 0), np.int32)
     if len({len(values) for values in log.loops.values()}) != 1 or len(edges) != 3 or not len(events):
         return "its loops, edges or events are not whole"
-    if events.dtype != STATE_DTYPE or log.copies.dtype != COPY_DTYPE:
-        return "its events or copies have other fields"
-    ranges = {"task": log.num_tasks, "worker": len(log.lanes), "state": len(STATES), "cause": len(CAUSES)}
+    if events.dtype != STATE_DTYPE:
+        return "its events have other fields"
+    ranges = {"task": log.num_tasks, "worker": log.threads, "state": len(STATES), "cause": len(CAUSES)}
     # A worker that ran no block has task -1.
     if any(not -(name == "task") <= events[name].min() <= events[name].max() < n for name, n in ranges.items()):
         return f"the numbers of its events are not below those of {', '.join(ranges)}"
-    if (events["stop_ns"] - events["start_ns"]).sum() != len(log.lanes) * log.wall_ns:
+    if (events["stop_ns"] - events["start_ns"]).sum() != log.threads * log.wall_ns:
         return "its events do not sum to threads x wall time"
     return ""
 

@@ -21,8 +21,8 @@ from ..analysis.losses import LOSSES, classes_of, had_cpus
 from ..analysis.names import NETWORK, axis_label, model_label, model_rank, problem_text, swept_fields, value_text
 from ..analysis.sweep import Sweep
 from ..analysis.windows import LogWindow, layer_names, layer_of_loops, typical
-from ..events.event_states import COPYING, IN_BLOCK, LOCK, RUNNING, WAITING_DEVICE
-from ..events.events import COPIES, read_events
+from ..events.event_states import IN_BLOCK, LOCK, RUNNING
+from ..events.events import read_events
 from ..tables.numbers import format_time, plural
 from .figures.style import (
     COLORS,
@@ -47,20 +47,17 @@ NUMBER_IN = 0.63, 0.09  # width and height of an iteration's number, in inches
 PHASE_COLORS, OTHER_COLOR = {"forward": COLORS[9], "backward": COLORS[0]}, (0.35, 0.35, 0.35)  # of plain pictures
 LANE, IDLE = 0.86, 0.5  # heights of a block and of idle time, of the distance between two threads
 
-# What a thread does between blocks, in the order of the legend: name, colour. Waits for the last three are no loss of
-# their own.
+# What a thread does between blocks, in the order of the legend: name, colour. Waits for locks are no loss of their own.
 IDLE_KINDS = {
     **{name: (loss.meaning, loss.color) for name, loss in LOSSES.items() if name not in ("useful", "inflation")},
     "lock": ("lock", "#8c4fbf"),
-    "copying": ("copies", "#00a050"),
-    "device": ("waits for the device", "#d2d2d2"),
 }
 
 
 def idle_kinds(events: np.ndarray) -> np.ndarray:
     """Return the key of `IDLE_KINDS` for each event, "" for running ones."""
     state = events["state"]
-    kinds = {"": RUNNING, "lock": LOCK, "copying": COPYING, "device": WAITING_DEVICE}
+    kinds = {"": RUNNING, "lock": LOCK}
     return np.select([state == each for each in kinds.values()], list(kinds), np.array([*LOSSES])[classes_of(events)])
 
 
@@ -70,12 +67,6 @@ def axis_length_ns(windows: Sequence[LogWindow]) -> int:
     return max(length for length in lengths if length <= LONGEST * lengths[(len(lengths) - 1) // 2])
 
 
-def shown_events(window: LogWindow) -> np.ndarray:
-    """Return the events of a window, without what lies between copies: nothing waits there."""
-    events = window.events
-    return events[(events["state"] == COPYING) | ~np.isin(events["worker"], window.log.lanes_of(COPIES))]
-
-
 def phase_color(color: Sequence[float], phase: str) -> tuple[float, ...]:
     """Return a layer's colour in a phase: light forward, full backward, dark in all others."""
     target, part = {"forward": (1.0, 0.5), "backward": (1.0, 0.0)}.get(phase, (0.0, 0.55))
@@ -83,14 +74,14 @@ def phase_color(color: Sequence[float], phase: str) -> tuple[float, ...]:
 
 
 def _height_in(window: LogWindow, column: str) -> float:
-    lanes = len(window.log.lanes)
+    lanes = window.log.threads
     return _lane_in(window, column) * lanes + (0.62 if column == "double" else 0.42)
 
 
 def _lane_in(window: LogWindow, column: str) -> float:
     """Return the height of a thread, in inches."""
     most, tallest = (0.24, 6.0) if column == "double" else (0.12, 1.2)
-    return min(most, tallest / len(window.log.lanes))
+    return min(most, tallest / window.log.threads)
 
 
 def draw_gantt(
@@ -111,12 +102,12 @@ def draw_gantt(
         axes = figure.subplots(len(windows), 1, sharex=True, squeeze=False, height_ratios=heights)[:, 0]
         kinds, length_ns = set(), axis_length_ns(windows)
         unit = ("µs", 1e3) if length_ns < 2e6 else ("ms", 1e6)
-        as_image = sum(len(shown_events(window)) for window in windows) > MAX_VECTOR
+        as_image = sum(len(window.events) for window in windows) > MAX_VECTOR
         axes[-1].set_xlim(0, length_ns / unit[1])
         for axis, window, name in zip(axes, windows, names, strict=True):
             _draw_lanes(axis, window, {} if plain else colors, kinds, unit, as_image)
             if plain:
-                axis.set_ylim(len(window.log.lanes) - 0.5, -0.5)
+                axis.set_ylim(window.log.threads - 0.5, -0.5)
             else:
                 _draw_iterations(axis, window, unit, column)
             _label(axis, window, name, window.length_ns > length_ns, column)
@@ -136,7 +127,7 @@ def draw_gantt(
 def _draw_lanes(axis, window: LogWindow, colors, kinds: set[str], unit, as_image: bool) -> None:
     """Draw the boxes of all threads but those that are too short to be drawn; without colours of layers blocks alone,
     by phase."""
-    events, log = shown_events(window), window.log
+    events, log = window.events, window.log
     if not colors:
         events = events[events["state"] == RUNNING]
     if len(events) > MAX_DRAWN:
@@ -182,12 +173,12 @@ def _draw_iterations(axis, window: LogWindow, unit, column: str) -> None:
         corners = [(x0, y + 0.22), (x0, y), (min(x1, end), y), *([(x1, y + 0.22)] if x1 <= end else [])]
         axis.plot(*zip(*corners, strict=True), color="0.25", linewidth=0.7, clip_on=False, zorder=5)
         for x in (x0, x1):
-            axis.plot([x, x], [y, len(window.log.lanes) - 0.5], color="0.25", linewidth=0.4, linestyle=":", zorder=3)
+            axis.plot([x, x], [y, window.log.threads - 0.5], color="0.25", linewidth=0.4, linestyle=":", zorder=3)
         if min(x1, end) - x0 > least * end:
             look = {"fontsize": 5.5, "color": "0.25", "va": "bottom", "ha": "left", "zorder": 4}
             behind = {"facecolor": "white", "edgecolor": "none", "pad": 0.2}  # over the dotted ends of others
             axis.text(x0, y - 0.06, f" iteration {iteration}", bbox=behind, **look)
-    axis.set_ylim(len(window.log.lanes) - 0.5, -0.95 - high * len(rows))
+    axis.set_ylim(window.log.threads - 0.5, -0.95 - high * len(rows))
 
 
 def _names(windows: Sequence[LogWindow]) -> list[str]:
@@ -196,15 +187,15 @@ def _names(windows: Sequence[LogWindow]) -> list[str]:
 
 def _label(axis, window: LogWindow, name: str, cut: bool, column: str) -> None:
     log, wide = window.log, column == "double"
-    names = [name for _, name in log.lanes]
+    threads = log.threads
     text = f"{name}, {format_time(log.step_s)}"
     if wide:
         text += " per iteration"
         text += f"; goes on to {format_time(window.length_ns * 1e-9)}" if cut else ""
     axis.set_title(textwrap.fill(text, LINE[column]), fontsize=7.5 if wide else 6.5, pad=3 if wide else 1)
-    short = (len(names) > 4 or not wide) and not log.of_gpu
+    kind = "" if threads > 4 or not wide else "thread "
     every = math.ceil(LABEL_IN[column] / _lane_in(window, column))
-    axis.set_yticks(range(0, len(names), every), [str(w) if short else names[w] for w in range(0, len(names), every)])
+    axis.set_yticks(range(0, threads, every), [f"{kind}{w}" for w in range(0, threads, every)])
     axis.tick_params(axis="y", length=0, labelsize=7 if wide else 5)
     axis.spines[["top", "right", "left"]].set_visible(False)
 
@@ -251,14 +242,9 @@ def gantt_text(windows: Sequence[LogWindow], title: str, names: Sequence[str] = 
             "Full boxes are blocks, coloured by layer: light forward, full backward, dark in other phases. Lower boxes "
             "are idle time by its cause. Brackets are iterations, from the first block to the end of the last one."
         )
-    if any(window.log.of_gpu for window in windows):
-        sentences.append(
-            "Of a model of a GPU: the thread of the host that launches and waits for the device, each stream with its "
-            "launches, and copies by direction and stream; what is inside a captured graph has no times."
-        )
     if any(window.length_ns > axis_length_ns(windows) for window in windows):
         sentences.append(f"Models that take more than {LONGEST:g} times the median go on beyond the axis.")
-    if left_out := sum(max(0, len(shown_events(window)) - MAX_DRAWN) for window in windows):
+    if left_out := sum(max(0, len(window.events) - MAX_DRAWN) for window in windows):
         sentences.append(f"{left_out} of the shortest boxes are left out.")
     named = zip(windows, names or _names(windows), strict=True)
     costs = [f"{window.log.overhead_text} ({name})" for window, name in named]

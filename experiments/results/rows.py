@@ -473,7 +473,6 @@ class GpuProfileRow(Process, frozen=True, kw_only=True, tag="gpu_profile"):
     busy_s: Annotated[Amount, says("kernels of a step, one after the other")]
     loop_time_s: Annotated[Times, says("by loop: seconds of a step")]
     copies: Annotated[dict[Literal["to_host", "to_device"], list[Amount]], says("[number, bytes] of a step, each way")]
-    lengths: Annotated[list[dict[str, Any]] | None, says("performance models of a model that has them")]
     runtime_cost_s: Annotated[Amount | None, says("a step of empty kernels; null for a model that moves data")]
     step_time_s: Annotated[Amount, says("without profiling")]
     profiled_step_s: Annotated[dict[str, Amount], says("while kernels, and calls, are timed")]

@@ -17,11 +17,10 @@ import numpy as np
 
 from ...cython_src.lowering.options import PlanOptions
 from ...forkjoin.gpu_executor import GpuStreamExecutor
-from ...tasking.performance_models import OUTLIERS
 from ..subjects.models import check_ours, describe_gpu_convolutions, make_executor, models_on
 from ..subjects.subject import build
 from ..tables import Column, text_table
-from ..tables.columns import count_column, number_column, percent_column, text_column
+from ..tables.columns import number_column, percent_column, text_column
 from .profile import EVENT_LOG_WARMUP, MAX_PROFILE_EVENTS, measure_runtime_cost
 from .timing import Stepper
 
@@ -76,16 +75,28 @@ def _row(name: str, times_s: Sequence[float], passes: int, total_s: float) -> di
 
 
 class _IssuedAhead(GpuStreamExecutor):
-    """A single stream that begins with a pass when all of it has been issued."""
+    """A single stream that begins with a pass when all of it has been issued, with an event before and after each loop.
+
+    `events`: loop, event before, event after, of each loop that was launched.
+    """
 
     clock = staticmethod(time.perf_counter)
     issue_s = 0.0  # how long the host took for the pass before
+
+    def __init__(self):
+        super().__init__()
+        self.events: list[tuple[int, Any, Any]] = []
 
     def _run_on(self, bound, first_replay, num_replays):
         for replay in range(first_replay, first_replay + num_replays):
             bound.spin(self._stream, round(AHEAD * 1e9 * self.issue_s))
             start = self.clock()
-            super()._run_on(bound, replay, 1)
+            for loop in range(bound.num_loops):
+                before, after = (bound.device.event(timing=True) for _ in range(2))
+                bound.device.record(before, self._stream)
+                bound.launch(loop, self._stream, replay)
+                bound.device.record(after, self._stream)
+                self.events.append((loop, before, after))
             self.issue_s = self.clock() - start
 
 
@@ -99,19 +110,16 @@ def kernel_times(bound, target_s: float) -> tuple[dict[str, list[float]], int, f
     step_time_s : float
         Time of a step with these events and the waits for the host.
     """
-    with _IssuedAhead(event_capacity=MAX_PROFILE_EVENTS) as executor:
+    with _IssuedAhead() as executor:
         executor.prepare(bound)
         stepper = Stepper(executor, bound.iteration_stride)
         pass_s = min(stepper.run(1) for _ in range(EVENT_LOG_WARMUP))
         passes = int(min(max(target_s / pass_s, 3), MAX_PROFILE_EVENTS // bound.num_loops, 200))
-        executor.workers.clear_events()
+        executor.events.clear()
         wall = stepper.run(passes)
-        events = executor.workers.read().launches
-    loops = [loop.name for loop in bound.plan.loops]
-    times: dict[str, list[float]] = {}
-    for event in events:
-        name = loops[bound.plan.task_loop[event["task"]]]
-        times.setdefault(name, []).append(float(event["stop_ns"] - event["start_ns"]) * 1e-9)
+        times: dict[str, list[float]] = {}
+        for loop, before, after in executor.events:
+            times.setdefault(bound.plan.loops[loop].name, []).append(bound.device.elapsed_s(before, after))
     return times, passes, wall / (passes * bound.iteration_stride)
 
 
@@ -138,9 +146,8 @@ def measure_gpu_profile(job: Mapping[str, Any], bound=None) -> dict[str, Any]:
     dict
         kernels, calls: tables of a step (`_row`); busy_s: kernels of a step; loop_time_s: {loop: seconds of a step};
         copies: {"to_host", "to_device": [number, bytes] of a step}; step_time_s: without profiling;
-        profiled_step_s: {"kernels", "calls"}: with; lengths: performance models of a model that has them
-        (`PerformanceModels.table`), else None; runtime_cost_s: a step of empty kernels, None for a model that moves
-        data.
+        profiled_step_s: {"kernels", "calls"}: with; runtime_cost_s: a step of empty kernels, None for a model that
+        moves data.
     """
     spec = job["model"]
     started = time.time()
@@ -161,7 +168,6 @@ def measure_gpu_profile(job: Mapping[str, Any], bound=None) -> dict[str, Any]:
             wall = stepper.run(passes)
         finally:
             calls, bound.device = bound.device.times_s, plain
-        lengths = executor.models.table() if hasattr(executor, "models") else None
         copies = {
             f"to_{place}": [(now - then) / passes for now, then in zip(count, before[place], strict=True)]
             for place, count in bound.copies.items()
@@ -173,7 +179,6 @@ def measure_gpu_profile(job: Mapping[str, Any], bound=None) -> dict[str, Any]:
         "loop_time_s": {name: sum(values) / kernel_passes for name, values in times.items()},
         "calls": [_row(name, values, passes, wall) for name, values in calls.items()],
         "copies": copies,
-        "lengths": lengths,
         "runtime_cost_s": None if spec.model.moves_data else measure_runtime_cost(job, bound.plan),
         "step_time_s": step_time_s,
         "profiled_step_s": {"kernels": kernels_step_s, "calls": wall / (passes * stride)},
@@ -187,10 +192,6 @@ def measure_gpu_profile(job: Mapping[str, Any], bound=None) -> dict[str, Any]:
 
 def _us(name: str, heading: str, digits: int = 2) -> Column:
     return Column(heading, lambda r: f"{r[name] * 1e6:.{digits}f}", True)
-
-
-def _outliers(row: Mapping[str, Any]) -> str:
-    return ", ".join(f"{name} {row[name][0]}, {row[name][1] * 1e6:.0f}" for name in OUTLIERS if row[name][0])
 
 
 def format_profile(row: Mapping[str, Any]) -> str:
@@ -218,15 +219,6 @@ def format_profile(row: Mapping[str, Any]) -> str:
         lines.append(f"copies {text}: {number:.1f} a step, {size / 1e3:.1f} kB")
     if row["runtime_cost_s"] is not None:
         lines.append(f"the same launches with empty kernels: {row['runtime_cost_s'] * 1e6:.1f} µs per step")
-    if row["lengths"]:
-        columns = (
-            Column("kernel and size", lambda r: f"{r['kernel']} {r['size']}"),
-            text_column("place"),
-            count_column("count"),
-            _us("mean_s", "mean µs", 1),
-            Column("outliers: number, longest µs", _outliers),
-        )
-        lines += ["", *text_table(columns, row["lengths"])]
     lines.append("once: " + ", ".join(f"{name} {s:.2f} s" for name, s in row["gpu"]["costs_s"].items()))
     for what, seconds in row["profiled_step_s"].items():
         lines.append(

@@ -18,7 +18,6 @@ from ..events.event_states import STATES, instances, worker_states
 from ..events.events import EventLog, write_events
 from ..subjects.models import make_executor
 from ..subjects.subject import build
-from .gpu_lanes import Lanes, lanes_of, launch_plan
 from .injections import injected
 from .timing import Stepper, warm_up
 
@@ -103,10 +102,9 @@ def trace_run(job: Mapping[str, Any], bound=None) -> EventLog:
     """
     spec = job["model"]
     bound = build(job, spec) if bound is None else bound
-    on_gpu = spec.is_gpu
     with make_executor(spec, job["threads"], cpus=job["cpus"]) as executor:
         executor.prepare(bound)
-        plan = launch_plan(executor) if on_gpu else bound.plan
+        plan = bound.plan
         stride = plan.iteration_stride
         pass_time_s = warm_up(Stepper(executor, stride), job["warmup_s"]).pass_time_s
     passes = _passes_to_log(job, plan, pass_time_s)
@@ -114,8 +112,7 @@ def trace_run(job: Mapping[str, Any], bound=None) -> EventLog:
     with make_executor(spec, job["threads"], cpus=job["cpus"], event_capacity=capacity) as executor:
         executor.prepare(bound)
         workers = executor.workers
-        if not on_gpu:
-            workers.log_spells(SPELLS_PER_BLOCK * capacity + 1024)
+        workers.log_spells(SPELLS_PER_BLOCK * capacity + 1024)
         stepper = Stepper(executor, stride)
         stepper.run(MIN_PASSES)
         overhead, overheads = measure_overhead(stepper, workers, pass_time_s, capacity, plan.num_tasks)
@@ -124,13 +121,12 @@ def trace_run(job: Mapping[str, Any], bound=None) -> EventLog:
         cause = job.get("inject", "")
         with injected(cause, bound, job["cpus"]) as between:
             run_ns, faults = _logged_run(stepper, passes, between)
-        lanes = lanes_of(executor, plan, first_iteration) if on_gpu else Lanes(workers.events(), *workers.spells())
-    graph = plan.graph if on_gpu else record_graph(plan.accesses, closed=True)
-    created = lanes.spells[0][lanes.spells[0]["kind"] == SPELL_KINDS.index("creating")]
+        blocks, (spells, lost) = workers.events(), workers.spells()
+    graph = record_graph(plan.accesses, closed=True)
+    created = spells[0][spells[0]["kind"] == SPELL_KINDS.index("creating")]
     barrier = spec.barrier
-    times = instances(plan, graph, lanes.blocks, created, barrier, run_ns[0])
-    states = (spec.model, barrier, run_ns, lanes.copy_lanes)
-    events = worker_states(plan, times, lanes.blocks, lanes.spells, *states)
+    times = instances(plan, graph, blocks, created, barrier, run_ns[0])
+    events = worker_states(plan, times, blocks, spells, spec.model, barrier, run_ns)
     about = {
         "model": str(spec),
         "threads": job["threads"],
@@ -146,7 +142,7 @@ def trace_run(job: Mapping[str, Any], bound=None) -> EventLog:
         "overhead": overhead,
         "overheads": overheads,
         "unlogged_step_time_s": pass_time_s / stride,
-        "lost": lanes.num_lost,
+        "lost": lost,
         "injected": cause,
         "page_faults": faults,
         "num_events": len(events),
@@ -154,11 +150,10 @@ def trace_run(job: Mapping[str, Any], bound=None) -> EventLog:
         "states": STATES,
         "instruction_set": bound.instruction_set,
         "pid": os.getpid(),
-        **lanes.about,
     }
     loops = {name: [getattr(loop, name) for loop in plan.loops] for name in ("name", "layer", "phase", "first_task")}
     loops["num_blocks"] = [loop.num_blocks for loop in plan.loops]
-    return EventLog(about, events, loops, np.array(graph.edges(), np.int32), lanes.copies)
+    return EventLog(about, events, loops, np.array(graph.edges(), np.int32))
 
 
 def measure_trace(job: Mapping[str, Any]) -> dict[str, Any]:

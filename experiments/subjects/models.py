@@ -14,7 +14,6 @@ from typing import Annotated, Any
 from ...cython_src.binding.execution_model import ExecutionModel
 from ...cython_src.errors import UsageError, check_choice, did_you_mean, refusals
 from ...cython_src.gpu import device as gpu_device
-from ...cython_src.gpu.launches import GPU_ALGORITHMS
 from ...cython_src.plan.barriers import BARRIERS
 from ...cython_src.records import Record, about
 from ...forkjoin import models as forkjoin
@@ -472,8 +471,6 @@ def make_executor(spec: ModelSpec | str, num_threads: int, *, cpus: list[int] | 
 
 def describe_gpu_convolutions(conv: str) -> str:
     """Say in one line what `convolution_for` returns for an option on a GPU."""
-    if conv == "winograd2":
-        return "convolutions on the GPU: Winograd's F(2x2, 3x3) where it applies, weight gradients direct"
     return f"convolutions on the GPU: direct{' (what auto means there)' if conv == 'auto' else ''}"
 
 
@@ -483,11 +480,9 @@ def convolution_for(spec: ModelSpec | str, conv: str) -> str:
     spec = runnable(spec)
     if not spec.binds_on_gpu:
         return conv
-    if conv not in ("auto", *GPU_ALGORITHMS):
-        raise UsageError(
-            f"convolutions on a GPU must be {' or '.join(GPU_ALGORITHMS)}, got --conv {conv}; leave it out"
-        )
-    return "direct" if conv == "auto" else conv
+    if conv not in ("auto", "direct"):
+        raise UsageError(f"convolutions on a GPU must be direct, got --conv {conv}; leave it out")
+    return "direct"
 
 
 def options_for(spec: ModelSpec | str, conv: str, granularity: str) -> dict[str, str]:
@@ -528,14 +523,7 @@ def bind_for(spec: ModelSpec | str, plan, storage=None, advice: Callable[[int], 
     from ...cython_src.gpu.bind import GpuBoundPlan
 
     options = spec.binding
-    return GpuBoundPlan(
-        plan,
-        storage,
-        gpu_device.default_gpu(),
-        convolution=options.convolution,
-        products=options.products,
-        advice=advice,
-    )
+    return GpuBoundPlan(plan, storage, gpu_device.default_gpu(), products=options.products, advice=advice)
 
 
 def storage_for(spec: ModelSpec | str, homes: Sequence[int] = ()):

@@ -65,7 +65,14 @@ def measure_comparison(
     ------
     MachineError
         No plan can fit into memory.
+    UsageError
+        Traces of models of a GPU.
     """
+    on_gpu = ", ".join(str(spec) for spec in configuration.grid.models if spec.is_gpu)
+    if trace and on_gpu:
+        raise UsageError(
+            f"traces are of models of the CPU, got {on_gpu}; leave traces out, and trace a GPU with nsys profile"
+        )
     if quick:
         configuration = configuration.quick()
         configuration.check_machine()  # nothing is said of a form that this machine cannot run

@@ -43,8 +43,6 @@ STATE_COLORS = (
     (140, 79, 191),
     (117, 195, 255),
     (0, 0, 0),
-    (210, 210, 210),
-    (0, 160, 80),
 )
 
 
@@ -103,8 +101,8 @@ def _perfetto_events(process: int, window: LogWindow, links: Sequence[Link]) -> 
     step_ms = log.wall_ns * 1e-6 / log.about["iterations"]
     yield _metadata("process_name", process, 0, f"{log.model} ({rounded(step_ms)} ms per iteration)")
     yield {**_metadata("process_sort_index", process, 0, ""), "args": {"sort_index": process}}
-    for lane, (_, name) in enumerate(log.lanes):
-        yield _metadata("thread_name", process, lane, name)
+    for thread in range(log.threads):
+        yield _metadata("thread_name", process, thread, f"thread {thread}")
     yield from _iteration_tracks(process, window)
     names = [log.task_name(task) for task in range(log.num_tasks)]
     layers, phases = layer_of_loops(log), log.loops["phase"]
@@ -121,14 +119,12 @@ def _perfetto_events(process: int, window: LogWindow, links: Sequence[Link]) -> 
                 "args": {"iteration": iteration, "layer": layers[loop], "block": task},
             }
     between = window.events[(window.events["state"] != RUNNING)]
-    sizes = log.copy_bytes
     for event in between:
         worker, state, cause = int(event["worker"]), STATES[event["state"]], CAUSES[event["cause"]]
-        inside, size = event["cause"] == IN_BLOCK, sizes.get((worker, int(event["start_ns"])))
         yield {
             **_block(process, worker, int(event["start_ns"]) - origin, int(event["stop_ns"]) - origin, state),
             "cat": "idle",
-            "args": {} if inside else {"bytes": size} if size else {"cause": cause},
+            "args": {} if event["cause"] == IN_BLOCK else {"cause": cause},
         }
     for number, link in enumerate(links):
         flow = {"cat": "dependence", "name": "dependence", "id": process * 10_000_000 + number, "pid": process}
@@ -164,7 +160,7 @@ def _block(process: int, thread: int, start_ns: int, stop_ns: int, name: str) ->
 
 
 NO_STATE_COLOR = (255, 255, 255)
-BLOCK_TYPE, LAYER_TYPE, ITERATION_TYPE, CAUSE_TYPE, BYTES_TYPE = (84000001 + kind for kind in range(5))
+BLOCK_TYPE, LAYER_TYPE, ITERATION_TYPE, CAUSE_TYPE = (84000001 + kind for kind in range(4))
 
 
 def write_paraver(path: str | os.PathLike, windows: Sequence[LogWindow]) -> str:
@@ -179,9 +175,9 @@ def write_paraver(path: str | os.PathLike, windows: Sequence[LogWindow]) -> str:
         links, left_out = links_of(window)
         texts += left_out
         records += _paraver_communications(application, links, first_cpu)
-        first_cpu += len(window.log.lanes)
+        first_cpu += window.log.threads
     records.sort(key=lambda record: record[:2])
-    threads = [len(window.log.lanes) for window in windows]
+    threads = [window.log.threads for window in windows]
     length = max(window.length_ns for window in windows)
     date = datetime.now(UTC).strftime("%d/%m/%y at %H:%M")
     applications = ":".join(f"1({n}:1)" for n in threads)
@@ -205,8 +201,6 @@ def _paraver_records(application: int, window: LogWindow, layers: Sequence[str],
             values = f"{BLOCK_TYPE}:{task + 1}:{LAYER_TYPE}:{layer_of_task[task]}:{ITERATION_TYPE}:{iteration + 1}"
         else:
             values = f"{BLOCK_TYPE}:0:{LAYER_TYPE}:0:{CAUSE_TYPE}:{cause + 1}"
-            if size := log.copy_bytes.get((worker, start)):
-                values += f":{BYTES_TYPE}:{size}"
         yield start - origin, 1, f"2:{where}:{start - origin}:{values}"
 
 
@@ -232,7 +226,6 @@ def _paraver_names(windows: Sequence[LogWindow], layers: Sequence[str]) -> str:
         (LAYER_TYPE, "Layer", ["none", *layers]),
         (ITERATION_TYPE, "Iteration, from 1 on", []),
         (CAUSE_TYPE, "Cause of waiting", ["none", *CAUSES]),
-        (BYTES_TYPE, "Bytes of a copy", []),
     ):
         lines += ["", "EVENT_TYPE", f"0 {kind} {name}"]
         if values:
@@ -241,7 +234,7 @@ def _paraver_names(windows: Sequence[LogWindow], layers: Sequence[str]) -> str:
 
 
 def _paraver_rows(windows: Sequence[LogWindow]) -> str:
-    names = [f"{window.log.model} {name}" for window in windows for _, name in window.log.lanes]
+    names = [f"{window.log.model} thread {w}" for window in windows for w in range(window.log.threads)]
     lines = [f"LEVEL CPU SIZE {len(names)}", *(f"{i}.machine" for i in range(1, len(names) + 1))]
     lines += ["", "LEVEL NODE SIZE 1", "machine", "", f"LEVEL THREAD SIZE {len(names)}", *names]
     return "\n".join(lines) + "\n"
@@ -275,7 +268,7 @@ def write_paje(path: str | os.PathLike, windows: Sequence[LogWindow]) -> str:
     end = _ms(max(window.length_ns for window in windows))
     lines = [*_paje_header(windows), *(line for _, _, line in events)]
     for number, window in enumerate(windows):
-        threads = [_line("PajeDestroyContainer", end, "T", f"m{number}t{w}") for w in range(len(window.log.lanes))]
+        threads = [_line("PajeDestroyContainer", end, "T", f"m{number}t{w}") for w in range(window.log.threads)]
         lines += [*threads, _line("PajeDestroyContainer", end, "M", f"m{number}")]
     write_atomically(path, "\n".join([*lines, ""]))
     return "; ".join([f"{path}: {len(events)} events of {len(windows)} models", *texts])
@@ -313,8 +306,8 @@ def _paje_header(windows: Sequence[LogWindow]) -> Iterator[str]:
         yield _line("PajeDefineEntityValue", f"b{name}", "S", name, color)
     for number, window in enumerate(windows):
         yield _line("PajeCreateContainer", "0.000000", f"m{number}", "M", "0", str(window.log.model))
-        for worker, (_, name) in enumerate(window.log.lanes):
-            yield _line("PajeCreateContainer", "0.000000", f"m{number}t{worker}", "T", f"m{number}", name)
+        for worker in range(window.log.threads):
+            yield _line("PajeCreateContainer", "0.000000", f"m{number}t{worker}", "T", f"m{number}", f"thread {worker}")
 
 
 def _block_names(window: LogWindow) -> list[str]:

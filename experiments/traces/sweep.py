@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 from ...cython_src.errors import UsageError
-from ...cython_src.gpu import device as gpu_device
 from ...cython_src.typed_text import rounded
 from ..analysis.names import folder_name, model_rank, problem_text, record_of, swept_fields, with_short_names
 from ..events.events import EVENTS_FOLDER, EventLog, events_files, read_events
@@ -74,14 +73,10 @@ def collect_traces(
     Raises
     ------
     UsageError
-        More threads than cores, no GPU for a model of one, or a folder that cannot be written.
+        More threads than cores, or a folder that cannot be written.
     """
     placement = placement or Placement()
     placement.order(threads)  # raises
-    if any(spec.is_gpu for spec in models):
-        gpu_device.count_gpus()
-        if inject:
-            raise UsageError(f"causes of outliers are injected into models of the CPU, got {inject}; leave it out")
     check_writable_folder(Path(folder, EVENTS_FOLDER))
     collection = Collection()
     for spec in models:
@@ -125,11 +120,6 @@ def log_sentence(log: EventLog) -> str:
     text += f"logging changes the time of a run by {log.overhead_text}"
     if about["overhead"] > HIGH_OVERHEAD and not log.overhead_text.startswith("an unknown"):
         text += f", more than {HIGH_OVERHEAD:.0%}: take coarser blocks, or read its times with care"
-    if "clock_error_ns" in about:
-        text += (
-            f"; times of the GPU are within {rounded(about['clock_error_ns'] * 1e-3)} µs of the host's, whose clocks "
-            f"drift by {rounded(about['clock_drift_ppm'])} µs per second"
-        )
     if about["lost"]:
         text += f"; {about['lost']} spells did not fit the log and count as scheduling"
     return text

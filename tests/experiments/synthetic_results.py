@@ -155,7 +155,6 @@ OTHERS = {
         "busy_s": 0.001,
         "loop_time_s": {},
         "copies": {},
-        "lengths": None,
         "runtime_cost_s": None,
         "step_time_s": 0.001,
         "profiled_step_s": {},

@@ -1,8 +1,9 @@
-"""Host and device together: performance models, where loops go, and that results stay right."""
+"""Host and device together: where tasks go, and that results stay right."""
 
 import random
 import threading
 import time
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -13,9 +14,7 @@ from forktask.cython_src.binding.bind import BlockFailure, bind
 from forktask.cython_src.binding.checks import run_serial
 from forktask.cython_src.errors import UsageError
 from forktask.cython_src.gpu.bind import GpuBoundPlan, device_storage
-from forktask.cython_src.gpu.coherence import DEVICE, HOST
-from forktask.tasking.gpu_both import GpuBothExecutor, choose_place
-from forktask.tasking.performance_models import PerformanceModels
+from forktask.tasking.gpu_both import GpuBothExecutor
 
 
 def on_cpu(steps):
@@ -31,52 +30,6 @@ def assert_within_rounding(bound, cpu):
         if buffer.persistent and buffer.dtype == "float32":
             array, wanted = bound.arrays[buffer.name], cpu.arrays[buffer.name]
             assert np.linalg.norm(array - wanted) <= 1e-4 * np.linalg.norm(wanted) + 1e-12, buffer.name
-
-
-def known(**lengths_s):
-    """Models with a history of each "kernel_place": seconds."""
-    models = PerformanceModels(latency_s=1.0, bandwidth_bytes_per_s=100.0)
-    for name, length_s in lengths_s.items():
-        kernel, place = name.split("_")
-        for _ in range(4):
-            models.add(kernel, 1, place, length_s)
-    return models
-
-
-def test_outliers_have_names():
-    """Check first call, transfer wait and contention, and that none of them spoils the mean."""
-    models = PerformanceModels()
-    assert models.add("f", 1, HOST, 50.0) == "first call"
-    assert models.expected_s("f", 1, HOST) is None
-    assert [models.add("f", 1, HOST, length) for length in (1.0, 2.0, 3.0)] == [None] * 3
-    assert models.expected_s("f", 1, HOST) == 2.0
-    assert models.add("f", 1, HOST, 7.0) == "contention"
-    assert models.add("f", 1, HOST, 7.0, transfer=True) == "transfer wait"
-    assert models.add("f", 1, HOST, 2.0, transfer=True) is None
-    assert models.expected_s("f", 1, HOST) == 2.0 and models.expected_s("f", 2, HOST) is None
-    (row,) = models.table()
-    assert (row["first call"], row["contention"], row["transfer wait"]) == ((1, 50.0), (1, 7.0), (1, 7.0))
-
-
-def test_a_loop_goes_where_it_ends_first():
-    """Check length, copies, queues and readiness of data, in virtual time; a copy of 100 bytes takes two seconds."""
-    models = known(f_host=10.0, f_device=5.0)
-    nothing = {HOST: [], DEVICE: []}
-    free = {HOST: 0.0, DEVICE: 0.0}
-    assert choose_place(models, "f", 1, free, 0.0, nothing) == DEVICE
-    assert choose_place(models, "f", 1, {HOST: 0.0, DEVICE: 6.0}, 0.0, nothing) == HOST
-    assert choose_place(models, "f", 1, {HOST: 0.0, DEVICE: 6.0}, 7.0, nothing) == DEVICE  # nobody can start before
-    assert choose_place(models, "f", 1, free, 0.0, {HOST: [], DEVICE: [100, 100]}) == DEVICE  # 9 s
-    assert choose_place(models, "f", 1, free, 0.0, {HOST: [], DEVICE: [100, 100, 100]}) == HOST  # 11 s
-
-
-def test_what_is_not_known_is_learnt():
-    """Check that both places are tried in turn until both have a history."""
-    models, places = PerformanceModels(), []
-    while any(models.expected_s("f", 1, place) is None for place in (HOST, DEVICE)):
-        places.append(choose_place(models, "f", 1, {HOST: 0.0, DEVICE: 0.0}, 0.0, {HOST: [], DEVICE: []}))
-        models.add("f", 1, places[-1], 1.0)
-    assert places == [HOST, DEVICE] * 4
 
 
 def test_a_loop_is_divided_where_its_parts_write_apart():
@@ -95,48 +48,46 @@ def test_a_loop_is_divided_where_its_parts_write_apart():
 
 
 @pytest.mark.cxx
-def test_tasks_of_one_loop_run_in_both_places():
-    """Check that loops are divided between host and device when both are as fast, in virtual time, and stay right."""
-    cpu = on_cpu(4)
-    device = FakeDevice(7)
-    bound = GpuBoundPlan(small_plan(), None, device)
-    fill(bound)
-    with GpuBothExecutor() as executor:
-        executor.models = PerformanceModels(latency_s=0.0, bandwidth_bytes_per_s=1e30)
-        executor.prepare(bound)
-        for task in executor._tasks:
-            for place in (HOST, DEVICE):
-                for _ in range(4):
-                    executor.models.add(task.kernel, task.size, place, 1.0)
-        executor.run(1)
-        assert len(executor.divided) > 4 and min(executor.placed.values()) > 5
-        executor.run(3, 1)
-    assert_within_rounding(bound, cpu)
-    with pytest.raises(UsageError, match="split must be .* at least 1; got 0"):
-        GpuBothExecutor(split=0)
-
-
-@pytest.mark.cxx
 @pytest.mark.parametrize("threads", [1, 3])
 @pytest.mark.parametrize("kind", ["pageable", "pinned", "managed"])
-@pytest.mark.parametrize("policy", ["dmda", "cpu", "gpu"])
-def test_results_are_right_wherever_loops_run(policy, kind, threads):
-    """Check twelve steps against the CPU, with random delays, while placements change as lengths are learnt."""
+@pytest.mark.parametrize("host", [0, 1, 2, 4])
+def test_results_are_right_wherever_tasks_run(host, kind, threads, monkeypatch):
+    """Check twelve steps against the CPU, with random delays, and that both sides run their part of the blocks."""
     cpu = on_cpu(12)
     for seed in range(2):
         device = FakeDevice(seed)
         bound = GpuBoundPlan(small_plan(), device_storage(device, kind), device)
         fill(bound)
-        with GpuBothExecutor(threads, policy=policy) as executor:
+        launched, launch = [0], bound.launch
+
+        def counted(*arguments, launched=launched, launch=launch, **named):
+            launched[0] += named["num_blocks"]
+            launch(*arguments, **named)
+
+        monkeypatch.setattr(bound, "launch", counted)
+        with GpuBothExecutor(threads, host=host) as executor:
             executor.prepare(bound)
             executor.run(5)
             executor.run(7, 5)
         assert_within_rounding(bound, cpu)
-        assert bool(executor.placed[HOST]) == (policy != "gpu") and bool(executor.placed[DEVICE]) == (policy != "cpu")
-        if policy == "cpu":
+        share = launched[0] / (12 * bound.num_tasks)
+        assert share == 1 - host / 4 if host in (0, 4) else 0 < share < 1
+        if host == 4:
             assert (cpu.arrays["conv1.weight"] == bound.arrays["conv1.weight"]).all()
-    with pytest.raises(UsageError, match="policy.*'heft'"):
-        GpuBothExecutor(policy="heft")
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        ({"split": 0}, "split must be .* at least 1; got 0"),
+        ({"split": 2, "host": 3}, "host must be at most split, the tasks of a loop, got 3 of 2"),
+        ({"policy": "dmda"}, "policy"),
+    ],
+)
+def test_parts_that_do_not_exist_are_refused(options, sentence):
+    """Check the sentences."""
+    with pytest.raises(UsageError, match=sentence):
+        GpuBothExecutor(**options)
 
 
 class _WithRunTask:
@@ -151,12 +102,11 @@ class _WithRunTask:
 
 @pytest.mark.cxx
 @pytest.mark.parametrize("kind", ["pageable", "pinned", "managed"])
-def test_placements_at_random_are_right(kind, monkeypatch):
+def test_placements_at_random_are_right(kind):
     """Check eight steps of any placement on four host threads, slowed down at random, against the CPU."""
     cpu = on_cpu(8)
     for seed in range(4):
         toss = random.Random(seed)
-        monkeypatch.setattr("forktask.tasking.gpu_both.choose_place", lambda *rest, t=toss: t.choice((HOST, DEVICE)))
         device = FakeDevice(seed)
         bound = GpuBoundPlan(small_plan(), device_storage(device, kind), device)
         fill(bound)
@@ -169,6 +119,7 @@ def test_placements_at_random_are_right(kind, monkeypatch):
         bound.host = _WithRunTask(bound.host, late)
         with GpuBothExecutor(4) as executor:
             executor.prepare(bound)
+            executor._tasks = [replace(task, on_host=toss.random() < 0.5) for task in executor._tasks]
             executor.run(8)
         assert_within_rounding(bound, cpu)
 
@@ -178,7 +129,7 @@ def test_a_failure_on_the_host_stops_the_run():
     """Check that a bad index raises the block's failure, and that the executor goes on afterwards."""
     bound = GpuBoundPlan(small_plan(), None, FakeDevice())
     fill(bound)
-    with GpuBothExecutor(2, policy="cpu") as executor:
+    with GpuBothExecutor(2, host=4) as executor:
         executor.prepare(bound)
         bound.arrays["batch_order"][...] = 99
         with pytest.raises(BlockFailure, match=r"load\[\d\] failed in iteration 0"):
@@ -204,7 +155,7 @@ def test_iterations_overlap():
         return run_task(loop, block, iteration, *rest)
 
     bound.host = _WithRunTask(bound.host, run)
-    with GpuBothExecutor(2, policy="cpu") as executor:
+    with GpuBothExecutor(2, host=4) as executor:
         executor.prepare(bound)
         executor.run(2)
     assert waited and all(waited)

@@ -33,7 +33,7 @@ from forktask.experiments.results.rows import FailureRow, GpuProfileRow, Profile
 from forktask.experiments.sampling import generation
 from forktask.experiments.sampling.child import converse
 from forktask.experiments.sampling.gpu_profile import format_profile, measure_gpu_profile
-from forktask.experiments.subjects.models import DEFAULT_GPU_MODELS, MODELS, models_on, parse_model
+from forktask.experiments.subjects.models import DEFAULT_GPU_MODELS, MODELS, make_executor, models_on, parse_model
 from forktask.experiments.sweep.configuration import Configuration, Grid, Measure, read_configuration
 from forktask.experiments.sweep.runner import SweepRunner
 from forktask.experiments.sweep.shards import Means
@@ -126,13 +126,23 @@ def test_training_that_a_gpu_has_no_memory_for_is_refused(model, memory, said, f
     assert not (tmp_path / "out").exists()
 
 
+def test_traces_of_a_gpu_are_refused_before_anything_runs(fake_gpu, tmp_path, capsys):
+    """Check the sentence of a command, and that an executor keeps no log that would stay empty."""
+    words = ["trace", "--network", "lenet5", "--batch", "4", "--models", "serial,gpu_stream", "--threads", "1", "--out"]
+    assert main([*words, str(tmp_path / "out")]) == 2
+    assert "traces are of models of the CPU, got gpu_stream; leave traces out" in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
+    with pytest.raises(UsageError, match="event_capacity is for models of the CPU, got 8 for 'gpu_stream'"):
+        make_executor("gpu_stream", 1, event_capacity=8)
+
+
 def test_models_on_a_gpu(fake_gpu):
     """Check how model names are read with --device, and that binding options belong to specs."""
     assert [*models_on("cpu", ["serial", "taskiter", "gpu_taskiter"], ())] == ["serial", "taskiter"]
     assert [*models_on(None, ["taskiter", "gpu_taskiter"], ())] == ["taskiter", "gpu_taskiter"]
     assert [*models_on("gpu", ["a"], ("a",))] == list(DEFAULT_GPU_MODELS)
     assert [*models_on("gpu", ["taskiter:unroll=2", "gpu_stream"], ())] == ["gpu_taskiter:unroll=2", "gpu_stream"]
-    spec = parse_model("gpu_taskiter:memory=pinned:convolution=tiled")
+    spec = parse_model("gpu_taskiter:memory=pinned:products=cublas")
     assert str(spec) == "gpu_taskiter:memory=pinned"
     assert {name for name, model in MODELS.items() if model.device == "gpu" and model.max_threads != 1} == {"gpu_both"}
 
@@ -173,7 +183,7 @@ def job(model, **options):
 
 
 @pytest.mark.cxx
-@pytest.mark.parametrize("model", ["gpu_stream", "gpu_hostload", "gpu_both:policy=gpu"])
+@pytest.mark.parametrize("model", ["gpu_stream", "gpu_hostload", "gpu_both:host=0"])
 def test_a_profile_of_a_gpu_model(fake_gpu, model):
     """Check the tables of kernels, calls and copies, and that they are printed."""
     row = measure_gpu_profile(job(model))
@@ -184,7 +194,6 @@ def test_a_profile_of_a_gpu_model(fake_gpu, model):
     assert row["copies"]["to_device"][0] == (2 if model == "gpu_hostload" else 0)
     assert (row["runtime_cost_s"] is None) == (model != "gpu_stream")
     text = format_profile(row)
-    assert ("first call 1" in text) == (model == "gpu_both:policy=gpu")
     assert "conv2.weight_gradient (conv_backward_weights)" in text and "copies host to device" in text
 
 

@@ -112,10 +112,10 @@ def test_what_has_no_cuda_form_is_refused():
     bounds = np.array([[0, 1]], np.int32)
     with pytest.raises(UsageError, match="no CUDA form"):
         gpu_launches.launches_of("test_hash", {}, bounds)
-    with pytest.raises(UsageError, match="convolution must be one of tiled, if"):
-        gpu_launches.launches_of("conv_forward", {}, bounds, convolution="winograd")
     with pytest.raises(UsageError, match="algorithm 'pad' of kernel 'conv_forward' has no CUDA form"):
         gpu_launches.launches_of("conv_forward", {"algorithm": 3}, bounds)
+    with pytest.raises(UsageError, match="algorithm 'winograd2' of kernel 'nhwc_conv_forward' has no CUDA form"):
+        gpu_launches.launches_of("nhwc_conv_forward", {"algorithm": 1}, bounds)
     with pytest.raises(UsageError, match="lanes of 'fc_forward' must divide 128"):
         gpu_launches.launches_of("fc_forward", {"lanes": 3}, bounds)
     with pytest.raises(UsageError, match="'memory' of Task Bench"):
@@ -183,9 +183,8 @@ def test_a_barrier_that_some_threads_miss_is_refused():
 
 @pytest.mark.cxx
 @pytest.mark.parametrize("lanes", [1, 16])
-@pytest.mark.parametrize("form", gpu_launches.CONVOLUTION_FORMS)
-def test_forms_of_the_convolution_agree(form, lanes):
-    """Check all forms of the forward convolution, odd sizes included, against float64 within rounding."""
+def test_a_convolution_that_is_fused_with_nothing(lanes):
+    """Check the forward convolution, odd sizes included, against float64 within rounding."""
     rng = np.random.default_rng(1)
     source, target = NchwMap("x", 2, 18, 5, 7, lanes, 2), NchwMap("y", 2, 6, 5, 7, lanes, 2)
     operands = {
@@ -195,7 +194,7 @@ def test_forms_of_the_convolution_agree(form, lanes):
     }
     attributes = {**source.attributes("in"), **target.attributes("out")}
     spec = kernel_table.get("conv_forward")
-    kernel = emulator.emulated("conv_forward", 3, form).reference
+    kernel = emulator.emulated("conv_forward", 3).reference
     for bounds in ((0, 2, 0, 5, 0, 3), (0, 2, 5, 6, 0, 3), (0, 1, 0, 6, 3, 5), (1, 2, 0, 6, 3, 5)):
         named = dict(zip(spec.bounds, bounds, strict=True))
         got, expected = np.full(target.shape, np.nan, np.float32), np.full(target.shape, np.nan)

@@ -103,14 +103,14 @@ def test_every_gpu_model_answers_a_misuse_alike(spec):
 
 
 def test_fifty_executors_take_no_more_than_the_first(monkeypatch):
-    """Check that events, streams, memory of the device and of the host are given back once an executor with its log is
-    closed, and that streams, which keep their workspaces, are used again."""
+    """Check that events, streams, memory of the device and of the host are given back once an executor is closed, and
+    that streams, which keep their workspaces, are used again."""
     monkeypatch.setattr(gpu_blas, "FILLING", 0)
     device, plan = FakeDevice(execute=False), plan_for("gpu_offload")
 
     def held(number):
         bound = GpuBoundPlan(plan, device_storage(device, ("pageable", "pinned")[number % 2]), device)
-        with MODELS[SPECS[number % len(SPECS)]].executor_class()(event_capacity=256) as executor:
+        with MODELS[SPECS[number % len(SPECS)]].executor_class()() as executor:
             executor.prepare(bound)
             executor.run(2)
         bound.close()

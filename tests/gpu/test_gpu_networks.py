@@ -92,7 +92,6 @@ CASES = {
         {"granularity": "images=2", "fusion": "activation,residual,statistics"},
     ),
     "branches": (images.SMALL["branches"], {"granularity": "rows=4", "frozen": "conv1"}),
-    "winograd": (images.SMALL["preact_resnet18"], {"granularity": "images=1,rows=3", "conv": "winograd2"}),
     "mixed": (MIXED, {"granularity": "channels=16,rows=2", "momentum": 0.0, "dropout_seed": 5}),
     "maps of classes": (images.SMALL["maps of classes"], {"granularity": "images=1,channels=16"}),
     "dense": (images.SMALL["dense"], {"granularity": "images=1,rows=4"}),
@@ -236,7 +235,7 @@ def test_two_training_steps_equal_the_reference(name, products, monkeypatch):
         ("chain", {}),
         *(
             (name, {"granularity": "images=1,channels=16,rows=4"})
-            for name in ("resnet18", "preact_resnet18", "branches", "mixed", "dense", "winograd")
+            for name in ("resnet18", "preact_resnet18", "branches", "mixed", "dense")
         ),
         *(("gpt2", {"granularity": "images=1,rows=4", **o}) for o in ({}, {"fusion": "none"}, {"phase": "evaluate"})),
     ],

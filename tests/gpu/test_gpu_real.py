@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from cython_src.tokens_for_tests import CLASSIFIER, MASKED, SMALL
 from cython_src.tokens_for_tests import fill as fill_tokens
-from gpu import test_gpu_models, test_gpu_trace
+from gpu import test_gpu_models
 from gpu.test_gpu_models import persistent
 
 from forktask.cython_src.binding.bind import BlockFailure, bind
@@ -18,7 +18,6 @@ from forktask.cython_src.gpu.bind import GpuBoundPlan, device_storage
 from forktask.cython_src.graphs.task_bench import task_bench
 from forktask.cython_src.lowering.lower import initialise, lower
 from forktask.cython_src.networks import gpt2, mobilenet_v2, preact_resnet18, resnet18, resnext29_2x64d
-from forktask.experiments.sampling.trace import trace_run
 from forktask.forkjoin.gpu_transfers import GpuHostLoadExecutor, GpuOffloadExecutor
 from forktask.tasking.gpu_both import GpuBothExecutor
 from forktask.tasking.gpu_executor import GpuTaskGraphExecutor, GpuTaskIterExecutor, GpuTasksExecutor
@@ -43,7 +42,6 @@ PLANS = {
 WIDE = gpt2.network("wide", num_layers=1, features=144, heads=2, vocabulary=300, positions=12)
 NETWORKS = {
     "resnet18": (resnet18.network("small_resnet", 16, 10, width=32, blocks=(1, 2)), {}),
-    "resnet18, winograd": (resnet18.network("small_resnet", 15, 10, width=32, blocks=(1, 1)), {"conv": "winograd2"}),
     "preact_resnet18": (preact_resnet18.network("small_preact", 16, 10, width=16, blocks=(1, 1)), {"fusion": "none"}),
     "resnext29": (
         resnext29_2x64d.network("small_resnext", 16, 10, width=32, blocks=(1, 1)),
@@ -90,9 +88,9 @@ def make_network_plan(name):
     return make_plan(network, **own)
 
 
-def run(gpu, plan, model, kind="pageable", convolution="tiled", products="cublas", steps=STEPS):
+def run(gpu, plan, model, kind="pageable", products="cublas", steps=STEPS):
     executor, settings = MODELS[model]
-    bound = GpuBoundPlan(plan, device_storage(gpu, kind), gpu, convolution, products)
+    bound = GpuBoundPlan(plan, device_storage(gpu, kind), gpu, products)
     fill(bound)
     with executor(**settings) as running:
         running.prepare(bound)
@@ -186,24 +184,16 @@ def test_networks_of_tokens(gpu, network, products):
 
 @pytest.mark.parametrize("name", ["resnet18", "mobilenet_v2"])
 def test_loops_divided_between_host_and_device(gpu, name):
-    """Check ten steps while tasks are placed as their lengths are learnt."""
+    """Check the losses of steps of which a part of each loop runs on the host."""
     plan = make_network_plan(name)
     bound = GpuBoundPlan(plan, device_storage(gpu, "pinned"), gpu)
     fill(bound)
     with GpuBothExecutor() as executor:
         executor.prepare(bound)
         executor.run(STEPS)
-    assert min(executor.placed.values()) > 0
     losses, expected = bound.arrays["losses"][:STEPS], on_cpu(plan)["losses"][:STEPS]
     np.testing.assert_allclose(losses, expected, rtol=1e-2)
     bound.close()
-
-
-@pytest.mark.parametrize("form", ["if", "pad", "if_reduction", "pad_reduction"])
-def test_forms_of_the_convolution_agree(gpu, form):
-    """Check the four simple convolutions in a training step against the CPU."""
-    plan = make_plan(fusion="none")
-    assert_close(run(gpu, plan, "stream", convolution=form), on_cpu(plan))
 
 
 def test_layers_placed_by_hand(gpu):
@@ -244,10 +234,3 @@ def test_failure_names_task_and_iteration(gpu):
         with pytest.raises(BlockFailure, match=r"softmax\[\d+\] failed in iteration 3 with status 3"):
             executor.run(8)
     bound.close()
-
-
-@pytest.mark.parametrize("model", test_gpu_trace.MODELS)
-def test_lanes_of_an_event_log(gpu, model, tmp_path):
-    """Check that each launch is in the log once a pass, within the run on the host's clock."""
-    log = test_gpu_trace.check_lanes(model, trace_run(test_gpu_trace.job(model)), tmp_path)
-    assert abs(log.about["clock_drift_ppm"]) < 1000

@@ -163,6 +163,5 @@ def _bars(rows: Sequence[Mapping[str, Any]], names: Sequence[str], label: str, t
 
 
 def _label(row: Mapping[str, Any], threads: bool = True) -> str:
-    lanes = "lanes" if row["model"].name == "gpu_both" else "streams" if row["model"].is_gpu else "thr."
-    aside = f", {row['threads']} {lanes}" if threads and row["threads"] > 1 else ""
+    aside = f", {row['threads']} thr." if threads and row["threads"] > 1 else ""
     return marked(model_label(row["model"]) + aside, row["usable"])

@@ -13,7 +13,6 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from forktask.cython_src.errors import UsageError
-from forktask.cython_src.gpu.launch_log import COPY_DTYPE
 from forktask.cython_src.reading import checked
 from forktask.experiments.analysis.load import load
 from forktask.experiments.analysis.speeds import main_plan
@@ -314,7 +313,6 @@ ABOUT = {
     "overhead": 0.01,
     "overheads": [0.01],
     "lost": 0,
-    "lanes": [["stream", "stream 0"]],
 }
 
 
@@ -328,8 +326,8 @@ def test_changed_event_logs_are_refused_or_read(data, tmp_path):
     checked(ABOUT, About, dec_hook=model_in_file)
     path = tmp_path / "events.npz"
     parts = {f"loop_{name}": values for name, values in loops.items()}
-    edges, copies = np.zeros((3, 0), np.int32), np.zeros(0, COPY_DTYPE)
-    np.savez(path, about=json.dumps(about), events=states, edges=edges, copies=copies, **parts)
+    edges = np.zeros((3, 0), np.int32)
+    np.savez(path, about=json.dumps(about), events=states, edges=edges, **parts)
     try:
         log = read_events(path)
     except UsageError as error:

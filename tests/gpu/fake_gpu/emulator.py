@@ -94,14 +94,14 @@ def multiply(product, addresses) -> None:
     out[...] = out + result if p.accumulate else result
 
 
-def emulated(name: str, seed=0, convolution: str = "tiled", defect=("", ""), products: str = "own") -> KernelSpec:
+def emulated(name: str, seed=0, defect=("", ""), products: str = "own") -> KernelSpec:
     """The kernel `name` with its CUDA form, emulated, in the place of its NumPy form; a launch for each block."""
     spec = kernel_table.get(name)
 
     def run(operands, attributes, bounds, iteration):
         row = np.array([list(bounds.values())], dtype=np.int32).reshape(1, -1)
         whole = gpu_blas.products_of(name, attributes, [bounds], operands) if products == "cublas" else None
-        launches = gpu_launches.launches_of(name, attributes, row, operands, convolution, whole, products)
+        launches = gpu_launches.launches_of(name, attributes, row, operands, whole, products)
         failure = np.array([2**64 - 1], np.uint64)
         args = np.zeros((), gpu_launches.ARGS_DTYPE)
         for i, operand in enumerate(spec.operands):
@@ -126,7 +126,7 @@ def emulated(name: str, seed=0, convolution: str = "tiled", defect=("", ""), pro
     return replace(spec, operands=named, integers=integers, address=None, reference=run)
 
 
-def with_cuda_kernels(plan, seed: int = 0, convolution: str = "tiled", defect=("", ""), products: str = "own"):
+def with_cuda_kernels(plan, seed: int = 0, defect=("", ""), products: str = "own"):
     """The plan with all kernels in their emulated CUDA form, for every executor and check."""
-    kernels = {k: emulated(k, seed, convolution, defect, products) for k in {loop.kernel for loop in plan.loops}}
+    kernels = {k: emulated(k, seed, defect, products) for k in {loop.kernel for loop in plan.loops}}
     return replace(plan, attributes={**plan.attributes, "kernels": kernels})
