@@ -68,6 +68,7 @@ TAPS = 25
 CHANNELS_AT_ONCE = 16
 CONVOLUTION_TILES = (4, 2)  # output channels of a thread
 GRADIENT_TILES = ((8, 8), (4, 4))  # of a weight gradient of the layout "nhwc", as PRODUCT_TILES
+FORMS_OF_A_PORT = ("if", "pad")  # of the kernel conv_forward alone, in nchw16_algorithms.cu
 # Products of TF32 in place of one of float32, by value of the option "products"; others compute in float32.
 ARITHMETIC = {"tf32": 1, "3xtf32": 3}
 TENSOR_CORES = 80  # the architecture that has TF32
@@ -354,7 +355,13 @@ def launches_of(
     forms = kernel_table.get(kernel).algorithms
     if len(forms) > 1 and attributes.get("algorithm"):
         name = forms[attributes["algorithm"]]
-        raise UsageError(f"algorithm {name!r} of kernel {kernel!r} has no CUDA form; lower the plan with conv 'direct'")
+        if kernel == "conv_forward" and name in FORMS_OF_A_PORT:
+            items = extents(bounds, 0, 2, 4) * attributes["out_width"] * attributes["in_lanes"]
+            return (Launch(f"{kernel}_{name}", strided(items)),)
+        alone = ", or with phase 'forward' and fusion 'none'" if name in FORMS_OF_A_PORT else ""
+        raise UsageError(
+            f"algorithm {name!r} of kernel {kernel!r} has no CUDA form; lower the plan with conv 'direct'{alone}"
+        )
     if kernel in _LANES_OF_THREADS and THREADS % attributes["lanes"]:
         raise UsageError(f"lanes of {kernel!r} must divide {THREADS}, got {attributes['lanes']}; use 1 or 16")
     after = [

@@ -14,6 +14,7 @@ from typing import Annotated, Any
 from ...cython_src.binding.execution_model import ExecutionModel
 from ...cython_src.errors import UsageError, check_choice, did_you_mean, refusals
 from ...cython_src.gpu import device as gpu_device
+from ...cython_src.gpu.launches import FORMS_OF_A_PORT
 from ...cython_src.plan.barriers import BARRIERS
 from ...cython_src.records import Record, about
 from ...forkjoin import models as forkjoin
@@ -471,7 +472,7 @@ def make_executor(spec: ModelSpec | str, num_threads: int, *, cpus: list[int] | 
 
 def describe_gpu_convolutions(conv: str) -> str:
     """Say in one line what `convolution_for` returns for an option on a GPU."""
-    return f"convolutions on the GPU: direct{' (what auto means there)' if conv == 'auto' else ''}"
+    return f"convolutions on the GPU: {'direct (what auto means there)' if conv == 'auto' else conv}"
 
 
 def convolution_for(spec: ModelSpec | str, conv: str) -> str:
@@ -480,9 +481,10 @@ def convolution_for(spec: ModelSpec | str, conv: str) -> str:
     spec = runnable(spec)
     if not spec.binds_on_gpu:
         return conv
-    if conv not in ("auto", "direct"):
-        raise UsageError(f"convolutions on a GPU must be direct, got --conv {conv}; leave it out")
-    return "direct"
+    forms = ("auto", "direct", *FORMS_OF_A_PORT)
+    if conv not in forms:
+        raise UsageError(f"convolutions on a GPU must be one of {', '.join(forms)}, got --conv {conv}; leave it out")
+    return "direct" if conv == "auto" else conv
 
 
 def options_for(spec: ModelSpec | str, conv: str, granularity: str) -> dict[str, str]:

@@ -21,6 +21,7 @@ from forktask.cython_src.gpu import token_launches
 from forktask.cython_src.gpu.grids import PRODUCT_TILES
 from forktask.cython_src.graphs.task_bench import task_bench
 from forktask.cython_src.kernels import kernel_table
+from forktask.cython_src.kernels.convolution.specs import NCHW16_FORMS
 from forktask.cython_src.kernels.maps.nchw import NchwMap
 from forktask.cython_src.lowering.lower import lower
 from forktask.cython_src.networks.parts import convolutional_classifier
@@ -112,8 +113,10 @@ def test_what_has_no_cuda_form_is_refused():
     bounds = np.array([[0, 1]], np.int32)
     with pytest.raises(UsageError, match="no CUDA form"):
         gpu_launches.launches_of("test_hash", {}, bounds)
-    with pytest.raises(UsageError, match="algorithm 'pad' of kernel 'conv_forward' has no CUDA form"):
-        gpu_launches.launches_of("conv_forward", {"algorithm": 3}, bounds)
+    with pytest.raises(
+        UsageError, match="'pad' of kernel 'conv_relu_pool' has no CUDA form.*, or with phase 'forward'"
+    ):
+        gpu_launches.launches_of("conv_relu_pool", {"algorithm": NCHW16_FORMS.index("pad")}, bounds)
     with pytest.raises(UsageError, match="algorithm 'winograd2' of kernel 'nhwc_conv_forward' has no CUDA form"):
         gpu_launches.launches_of("nhwc_conv_forward", {"algorithm": 1}, bounds)
     with pytest.raises(UsageError, match="lanes of 'fc_forward' must divide 128"):
@@ -182,8 +185,9 @@ def test_a_barrier_that_some_threads_miss_is_refused():
 
 
 @pytest.mark.cxx
+@pytest.mark.parametrize("form", ["direct", *gpu_launches.FORMS_OF_A_PORT])
 @pytest.mark.parametrize("lanes", [1, 16])
-def test_a_convolution_that_is_fused_with_nothing(lanes):
+def test_a_convolution_that_is_fused_with_nothing(lanes, form):
     """Check the forward convolution, odd sizes included, against float64 within rounding."""
     rng = np.random.default_rng(1)
     source, target = NchwMap("x", 2, 18, 5, 7, lanes, 2), NchwMap("y", 2, 6, 5, 7, lanes, 2)
@@ -192,7 +196,7 @@ def test_a_convolution_that_is_fused_with_nothing(lanes):
         "weight": rng.standard_normal((6, 18, 5, 5)).astype(np.float32),
         "bias": rng.standard_normal(6).astype(np.float32),
     }
-    attributes = {**source.attributes("in"), **target.attributes("out")}
+    attributes = {**source.attributes("in"), **target.attributes("out"), "algorithm": NCHW16_FORMS.index(form)}
     spec = kernel_table.get("conv_forward")
     kernel = emulator.emulated("conv_forward", 3).reference
     for bounds in ((0, 2, 0, 5, 0, 3), (0, 2, 5, 6, 0, 3), (0, 1, 0, 6, 3, 5), (1, 2, 0, 6, 3, 5)):
