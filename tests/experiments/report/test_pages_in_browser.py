@@ -149,7 +149,7 @@ def test_every_text_has_contrast(name, scheme, browser, pages):
 def test_tables_sort(browser, pages):
     """Check that a heading sorts its column by value, units included, and again the other way round."""
     show(browser, pages["compare"])
-    table = "[...document.querySelectorAll('table')].find(t => t.tHead.textContent.includes('verdict'))"
+    table = "[...document.querySelectorAll('table')].find(t => t.tHead.textContent.includes('speedup'))"
     column = f"[...{table}.tHead.rows[0].cells].findIndex(c => c.textContent === 'time')"
     press = f"{table}.tHead.rows[0].cells[{column}].querySelector('button').click();"
     cells = f"[...{table}.tBodies[0].rows].map(r => r.cells[{column}].textContent)"
