@@ -234,7 +234,7 @@ class SweepRunner:
             schedule.say(
                 f"a generation {verb} {format_seconds(generation_s)}, a verdict needs {MIN_GENERATIONS} of them, the "
                 f"budget of {format_seconds(schedule.budget_s)} holds {held}; --budget {math.ceil(1.1 * needed_s)}s is "
-                f"enough"
+                f"enough (in a file: budget_s)"
             )
 
     def _with_owed_profiles(self, shard: Shard, results: Results) -> Shard:
