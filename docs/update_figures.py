@@ -482,7 +482,7 @@ def large_text() -> str:
         step_s = points[taskiter["reference"]]["time_s"]
         place, run = path.relative_to(ROOT), sweep.run
         rows.append({**taskiter, "count": len(points), "step_s": step_s, "run": run, "place": place})
-    shortest = {row["network"]: row["step_s"] for row in sorted(rows, key=lambda row: -row["step_s"])}
+    shortest = pd.DataFrame(rows).groupby("network")["step_s"].min()
     rows.sort(key=lambda row: (shortest[row["network"]], row["run"].created))
     columns = (
         Column("network", lambda row: f"`{row['network']}`"),

@@ -14,8 +14,6 @@ from .device import borrow_streams
 class Lease:
     """Owner of streams and memory of a prepared plan, which are given back with it."""
 
-    num_workers = 1
-
 
 class GpuExecutor(BaseExecutor):
     """Base of all GPU models; each has its own `_record` and `_run_on`.

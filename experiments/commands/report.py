@@ -79,9 +79,9 @@ def _report(arguments: Namespace) -> None:
         text = write(folder)
         print((folder / kept).read_text(encoding="utf-8").rstrip() if arguments.json else text)
         return
+    if arguments.kind:
+        check_choice("--format", arguments.kind, FORMATS)
     formats = [arguments.kind] if arguments.kind else ()
-    for kind in formats:
-        check_choice("--format", kind, FORMATS)
     if results := _study(arguments):
         from ..studies.report import as_json, write_study_report
 
