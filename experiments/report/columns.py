@@ -225,7 +225,7 @@ GPU = (
 )
 FACTORIAL = (
     THREADS,
-    *map(text_column, ("creation", "barrier", "placement")),
+    *map(text_column, ("creation", "barrier", "placement", "order")),
     time_column("time_s", "time"),
     *ratio_columns("time / first cell"),
 )

@@ -258,7 +258,7 @@ def _sections_of_plan(sweep: Sweep, plan_id: str) -> Iterator[Section]:
         table("effects", columns.EFFECT, factorial.effect_table(sweep)),
     )
     texts = [text for text in [factorial.answer(sweep, plan_id)] if text]
-    yield part("Creation, barrier and placement of tasks", *tables, figures=("factorial",), about=texts)
+    yield part("Creation, barrier, placement and order of tasks", *tables, figures=("factorial",), about=texts)
     beside = [row for row in records_of(interference_table(sweep), plan_id) if row["hogs"]]
     shown = table("interference", columns.INTERFERENCE, beside)
     yield part("With competing processes", shown, figures=("interference",))

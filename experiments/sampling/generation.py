@@ -39,6 +39,7 @@ from .hogs import hogs_running
 
 TURN_S = 0.01  # duration of the timed runs of a turn, for steps that are shorter: many short turns outlive bursts
 LEAST_ROUNDS = 3
+FAR_BEHIND = 10  # times the fastest contestant's step on as many threads: so large a ratio needs no several rounds
 MOST_TIMES = 5  # the planned rounds, where long runs take no longer than short ones
 SPIN_S = 1e-3  # duration of the calibration kernel before each turn, all CPUs together
 HANDOVERS, HANDOVER_WINDOWS = 500, 4  # some 0.1 ms each; other programs disturb some windows
@@ -111,7 +112,7 @@ class Generation(NamedTuple):
     contestants: Sequence[Contestant]
     reference: str  # name of the contestant that takes part in each group, where not all fit into memory at once
     target_s: float  # duration of a contestant's timed runs together
-    least_rounds: int = LEAST_ROUNDS  # rounds that each takes part in, however long its steps are
+    least_rounds: int = LEAST_ROUNDS  # rounds that each takes part in, however long its steps are, unless far behind
     seed: str = ""  # of the order of turns
     # hogs, cpus: processes that spin meanwhile, and where
     hogs: int = 0
@@ -255,7 +256,8 @@ class _Member:
     def __init__(self, contestant: Contestant, process: Any):
         self.name, self.process, self.alive = contestant.name, process, True
         self.cpus, self.profiled = contestant.job.get("cpus"), contestant.job.get("profile", False)
-        self.wanted = 0  # rounds
+        self.threads, self.wanted = contestant.job.get("threads"), 0  # rounds
+        self.step_s = math.inf
         self.turns: dict[str, Any] = {"rounds": [], "short_times_s": [], "long_times_s": []}
         self.answer: dict[str, Any] = {}
 
@@ -275,7 +277,9 @@ class _Member:
         ready = self.attempt(self.process.ask, {})
         if ready is not None:
             self.process.stop()
-            self.wanted = max(generation.least_rounds, round(generation.target_s / ready.pop("turn_s")))
+            turn_s = ready.pop("turn_s")
+            self.step_s = turn_s / (ready["short_steps"] + ready["long_steps"])
+            self.wanted = max(1, round(generation.target_s / turn_s))
             self.turns |= ready
 
     def wants(self, number: int) -> bool:
@@ -331,6 +335,10 @@ def _measure_group(
             member.attempt(member.process.answer)
         for member in members:
             member.make_ready(generation)
+        for member in members:
+            fastest_s = min(other.step_s for other in members if other.threads == member.threads)
+            if member.step_s <= FAR_BEHIND * fastest_s:
+                member.wanted = max(generation.least_rounds, member.wanted)
         rounds = _take_rounds(members, random.Random(seed), machine, generation.ends)
         for member in members:
             member.finish()

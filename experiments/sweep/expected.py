@@ -77,7 +77,8 @@ def generation_s(configuration: Configuration, plan_rows: Mapping[str, PlanRow])
         sample_s = start_s + step_s * measure.checked(plan.flops)
         sample_s += min(measure.warmup_s, 0.3) if step_s < LONG_PASS_S else 0.0
         turn_s = sum(turn_lengths(step_s, 0.0)) * step_s if step_s else 0.0
-        samples += min(sample_s + max(measure.target_s, measure.least_rounds * turn_s), measure.time_limit_s)
+        rounds = 1 if point.model.model.far_behind and point.threads > 1 else measure.least_rounds
+        samples += min(sample_s + max(measure.target_s, rounds * turn_s), measure.time_limit_s)
         profiles += min(max(measure.target_s, 6 * step_s), measure.time_limit_s)
     return samples, profiles
 

@@ -1,6 +1,6 @@
 """What waits cost: figure `ladder` has rungs from fork-join to tasks, their ratios to fork-join and to the rung above,
-and simulated; figure `factorial` step times of every cell of creation x barrier x placement, and what each switch
-contributes."""
+and simulated; figure `factorial` step times of every cell of creation x barrier x placement x order, and what each
+switch contributes."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def ladder(sweep: Sweep, plan_id: str) -> Chart:
 
 @figure(6)
 def factorial(sweep: Sweep, plan_id: str) -> Chart:
-    """Return the step time of every cell of creation x barrier x placement, and each switch's contribution."""
+    """Return the step time of every cell of the factorial, and each switch's contribution."""
     cells, effects = factorial_table(sweep), effect_table(sweep)
     if not len(cells) or plan_id not in set(cells["plan_id"]):
         raise Lacking(
@@ -93,8 +93,9 @@ def factorial(sweep: Sweep, plan_id: str) -> Chart:
     threads = int(cells["threads"].max())
     cells, effects = (table[table["threads"] == threads] for table in (cells, effects))
     kinds = cells["creation"] + ", " + cells["placement"]
+    kinds += cells["order"].where(cells["placement"] != "stealing", "").map(lambda order: order and f", {order}")
     cells = with_usable(sweep, cells).assign(model=kinds)
-    styles = {kind: ModelStyle(COLORS[i], "os^"[i], "none") for i, kind in enumerate(dict.fromkeys(kinds))}
+    styles = {kind: ModelStyle(COLORS[i], "os^v"[i], "none") for i, kind in enumerate(dict.fromkeys(kinds))}
     styles |= {SWITCH: ModelStyle(COLORS[7], "o", "none"), WHOLE: ModelStyle("0.2", "o", "none")}
     named = effects.assign(model=effects["effect"].where(effects["effect"] == WHOLE, SWITCH)).rename(
         columns={"low": "ratio_low", "high": "ratio_high"}
@@ -104,8 +105,8 @@ def factorial(sweep: Sweep, plan_id: str) -> Chart:
         Panel(value_rows(named, "ratio", "effect"), "time after / before", "attribution", "ratio"),
     ]
     caption = [
-        "(a) Step time by creation, barrier and placement of tasks; eager tasks cannot be partitioned. (b) Effect of "
-        "each switch, its geometric mean over all orders of switching; the three multiply up to the whole.",
+        "(a) Step time by creation, barrier, placement and order of tasks; eager tasks cannot be partitioned. (b) "
+        "Effect of each switch, its geometric mean over all orders of switching; they multiply up to the whole.",
         f"Bars: 95 % intervals; grey: ± {EQUIVALENCE_BAND:.0%}.",
     ]
     facts = [sweep.problem_name(plan_id), blocks_text(sweep.plans[plan_id]), f"{threads} threads"]

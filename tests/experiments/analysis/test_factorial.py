@@ -1,4 +1,4 @@
-"""The factorial of creation, barrier and placement: specs, effects that are known."""
+"""The factorial of creation, barrier, placement and order: specs, effects that are known."""
 
 import itertools
 import math
@@ -12,20 +12,21 @@ from forktask.experiments.report import figures
 from forktask.experiments.report.figures.style import save
 from forktask.experiments.report.rendering import render_text
 from forktask.experiments.report.sections import build
-from forktask.experiments.subjects.models import model_of_factors, parse_model
+from forktask.experiments.subjects.models import parse_model
 
-EFFECT = {"replayed": 0.8, "iteration": 0.95, "none": 0.9, "partitioned": 0.7}
+EFFECT = {"replayed": 0.8, "iteration": 0.95, "none": 0.9, "partitioned": 0.7, "auto": 0.6}
+FOUR, THREE = factorial.FACTORIALS
 
 
-@pytest.fixture(scope="module")
-def sweep():
-    """Step times that are products of known effects: no interaction."""
-    models = ("serial", *(model_of_factors(*cell) for cell in factorial.EXISTING))
+@pytest.fixture(params=[FOUR, THREE], ids=len, scope="module")
+def measured(request):
+    """Factors, and a sweep of step times that are products of known effects: no interaction."""
     factor = {
-        model_of_factors(*cell): math.prod(EFFECT.get(value, 1.0) for value in cell) for cell in factorial.EXISTING
+        model: math.prod(EFFECT.get(value, 1.0) for value in cell)
+        for cell, model in factorial.cells_of(request.param).items()
     }
-    rows = synthetic_results.synthetic_rows(models=models, threads=(1, 2), noise=0.0)
-    return synthetic_results.sweep_of(
+    rows = synthetic_results.synthetic_rows(models=("serial", *factor), threads=(1, 2), noise=0.0)
+    return request.param, synthetic_results.sweep_of(
         [
             {**row, "step_time_s": 0.01 * factor.get(row["model"], 0.5) * (1 + 0.1 * row["repetition"])}
             if row["kind"] == "sample"
@@ -35,22 +36,26 @@ def sweep():
     )
 
 
-def test_effects_are_found_and_multiply_up(sweep):
+def test_effects_are_found_and_multiply_up(measured):
     """Check an attribution whose parts make the whole, through disturbed blocks."""
+    names, sweep = measured
     table = factorial.effect_table(sweep)
     of = {row["effect"]: row for row in table[table["threads"] == 2].to_dict("records")}
-    known = {"creation": 0.8, "barrier": 0.9, "placement": 0.7, "all three": 0.8 * 0.9 * 0.7}
-    assert {name: row["ratio"] for name, row in of.items()} == pytest.approx(known)
-    assert sum(of[name]["share"] for name in factorial.FACTORS) == pytest.approx(1)
+    known = dict(zip(FOUR, (0.8, 0.9, 0.7, 0.6), strict=True))
+    known = {name: known[name] for name in names}
+    assert {name: row["ratio"] for name, row in of.items()} == pytest.approx(known | {"all": math.prod(known.values())})
+    assert sum(of[name]["share"] for name in names) == pytest.approx(1)
     assert of["placement"]["verdict"] == "faster"
-    assert "0.504" in factorial.answer(sweep, sweep.plan_ids()[0])
+    assert f"{math.prod(known.values()):.3f}" in factorial.answer(sweep, sweep.plan_ids()[0])
 
 
-def test_cells_that_exist_are_rows(sweep, tmp_path):
-    """Check nine cells of twelve, in table, page and figure."""
+def test_cells_that_exist_are_rows(measured, tmp_path):
+    """Check twelve cells of 24, or nine of twelve, in table, page and figure."""
+    names, sweep = measured
     table = factorial.factorial_table(sweep)
     table = table[table["threads"] == 2]
-    assert len(table) == 9 and not ((table["creation"] == "eager") & (table["placement"] == "partitioned")).any()
+    assert len(table) == {FOUR: 12, THREE: 9}[names]
+    assert not ((table["creation"] == "eager") & (table["placement"] == "partitioned")).any()
     assert "factorial" in figures.available_figures(sweep, sweep.plan_ids()[0])
     save(figures.draw(sweep, "factorial"), tmp_path / "f.svg")
     assert "multiply up" in figures.caption(sweep, "factorial")

@@ -24,6 +24,7 @@ from forktask.experiments.subjects.models import SERIAL, model_of_factors
 from forktask.experiments.tables.numbers import format_time
 
 ENDS = ("", "_low", "_high")
+FACTORIAL_ENDS = factorial.ends_of(factorial.FACTORIALS[0])
 # Figures whose panels show what no table has.
 OWN_NUMBERS = ("bound", "losses", "simulated")
 
@@ -166,12 +167,12 @@ def collect(sweep):
             ratio(point, (plan_id, row["reference"], row["threads"]), row, "own best")
     for row in tables.get("factorial", ()):
         point = (row["plan_id"], row["model"], row["threads"])
-        first = (row["plan_id"], model_of_factors(*factorial.FIRST), row["threads"])
+        first = (row["plan_id"], model_of_factors(*FACTORIAL_ENDS[0][:3]), row["threads"])
         numbers.add("step time", point, row["time_s"], "factorial")
         ratio(point, first, row, "factorial")
     for row in tables.get("effects", ()):
-        if row["effect"] == "all three":
-            cells = [model_of_factors(*cell) for cell in (factorial.LAST, factorial.FIRST)]
+        if row["effect"] == factorial.WHOLE:
+            cells = [model_of_factors(*cell[:3]) for cell in reversed(FACTORIAL_ENDS)]
             subject = (*((row["plan_id"], model, row["threads"]) for model in cells), 1.0)
             for end, key in zip(ENDS, ("ratio", "low", "high"), strict=True):
                 numbers.add("ratio" + end, subject, row[key], "effects")
@@ -290,7 +291,7 @@ def report_text(sweep):
     return " ".join(text for section in build(sweep).sections for text in (*section.sentences, *section.answers))
 
 
-LADDER = ("serial", *(model_of_factors(*cell) for cell in factorial.EXISTING), "forkjoin", "forkjoin:region=persistent")
+LADDER = ("serial", *factorial.cells_of(factorial.FACTORIALS[0]).values(), "forkjoin", "forkjoin:region=persistent")
 SWEEPS = {  # half of them as noisy as a shared machine
     "models": ({"threads": (1, 2, 4), "noise": 0.01}, {"speedup", "run_time", "layers"}),
     "plans": (
