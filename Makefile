@@ -35,10 +35,11 @@ PYPI_cupy := cupy-cuda12x>=14
 TORCH_INDEX ?= https://download.pytorch.org/whl/cpu
 PIP_FURTHER = $(BIN)/pip install --quiet $(if $(filter torch zoo,$(FURTHER)),--retries 1 --extra-index-url $(TORCH_INDEX))
 DEBIAN_PACKAGES = $(sort $(foreach kind,$(FURTHER),$(DEBIAN_$(kind))))
-# Modules of this package that are built where a Debian package is there.
+# Shared libraries of this package that are built where a Debian package is there.
 MODULE_tbb := forktask.forkjoin.tbb_flow
 MODULE_starpu := forktask.forkjoin.starpu_tasks
 MODULES = $(foreach kind,$(FURTHER),$(MODULE_$(kind)))
+ALL_ARE_BUILT = import sys; from importlib.util import find_spec; sys.exit(None in map(find_spec, sys.argv[1:]))
 PYPI_PACKAGES = $(foreach kind,$(FURTHER),$(PYPI_$(kind)))
 comma := ,
 space := $() $()
@@ -89,7 +90,7 @@ test-further: install-further
 
 # A package that was built before a C++ compiler or StarPU was there is built again.
 install-further: check-packages install-tests $(if $(filter torch zoo,$(FURTHER)),check-torch)
-	$(if $(strip $(MODULES)),$(BIN)/python -P -c 'import $(subst $(space),$(comma),$(strip $(MODULES)))' 2>/dev/null || \
+	$(if $(strip $(MODULES)),$(BIN)/python -P -c '$(ALL_ARE_BUILT)' $(MODULES) || \
 		{ rm $(VENV)/.installed && $(MAKE) install-tests; })
 	$(if $(PYPI_PACKAGES),$(PIP_FURTHER) $(PYPI_PACKAGES:%='%'))
 

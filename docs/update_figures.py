@@ -103,6 +103,8 @@ FIGURES = {
     "layers": ("layer_times",),
     "metg_dnn": ("granularity",),
     "replay_ladder": (),
+    "order_ladder_cifar10_cnn": (),
+    "order_ladder_lenet5": ("factorial",),
     "interference": ("interference",),
     "batch_networks": (),
     "time_to_accuracy": ("accuracy_over_time",),

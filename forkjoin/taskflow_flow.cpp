@@ -101,4 +101,4 @@ void close(void *graph)
 
 } /* namespace */
 
-FORKTASK_RUNTIME = {FORKTASK_OUTSIDE_VERSION, FORKTASK_GRAPH, prepare, run, close, 0, tf::version()};
+FORKTASK_RUNTIME = {FORKTASK_OUTSIDE_VERSION, FORKTASK_GRAPH, prepare, run, close, 0, tf::version(), nullptr};

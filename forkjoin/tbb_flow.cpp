@@ -229,4 +229,4 @@ void close(void *graph)
 
 } /* namespace */
 
-FORKTASK_RUNTIME = {FORKTASK_OUTSIDE_VERSION, FORKTASK_GRAPH, prepare, run, close, 1, TBB_runtime_version()};
+FORKTASK_RUNTIME = {FORKTASK_OUTSIDE_VERSION, FORKTASK_GRAPH, prepare, run, close, 1, TBB_runtime_version(), nullptr};
