@@ -194,8 +194,7 @@ def accounting_table(sweep: Sweep) -> pd.DataFrame:
     to the floor), per_unit_s (excess per barrier for fork-join; excess times threads per task for task models),
     runtime_cost_s (the same graph with empty kernels under the same model), over_expected (_low, _high; time of a run
     over its floor and its runtime_cost_s), overhead (`WITHIN`, `BEYOND` or `UNDECIDED`: whether that is less than
-    `MOST_OVER` above 1), static_shares (of fork-join: equal numbers of blocks per thread, over the floor). Points
-    whose logged runs took another time than the timed ones have no row.
+    `MOST_OVER` above 1). Points whose logged runs took another time than the timed ones have no row.
     """
     rows = []
     for point in sweep.points():
@@ -228,11 +227,6 @@ def accounting_table(sweep: Sweep) -> pd.DataFrame:
                 "runtime_cost_s": _parts_of(sweep, point, _runtime_cost).value,
                 **interval_columns("over_expected", expected),
                 "overhead": _overhead(expected),
-                "static_shares": _parts_of(
-                    sweep, point, lambda row: row.floors.forkjoin_static / row.floors.forkjoin
-                ).value
-                if name == "forkjoin" and model.option("schedule") == "static"
-                else math.nan,
             }
         )
     return pd.DataFrame(rows)

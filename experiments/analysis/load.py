@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import chain, groupby
+from itertools import groupby
 from operator import itemgetter
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,6 @@ from msgspec import structs
 from ...cython_src.errors import UsageError
 from ...cython_src.lowering.options import Granularity
 from ...cython_src.networks.own import look_above
-from ..machine.topology import format_cpu_list
 from ..results.disturbance import DISTURBED_SHARE, disturbed_share, stopped_text
 from ..results.folder import read_results, wrong_models
 from ..results.nodes import check_nodes
@@ -334,24 +333,6 @@ def _clock_text(sweep: Sweep) -> list[str]:
     ]
 
 
-def _core_clocks_text(sweep: Sweep) -> list[str]:
-    """Name the CPUs that had another clock than most at the end of turns, in samples on most threads."""
-    rows = [clocks for clocks in sweep.samples.get("core_clocks_hz", ()) if clocks]
-    most = max(map(len, rows), default=0)
-    widest = [clocks for clocks in rows if len(clocks) == most]
-    clocks = {cpu: float(np.median([each[cpu] for each in widest if cpu in each])) / 1e9 for cpu in {*chain(*widest)}}
-    if not clocks:
-        return []
-    usual = float(np.median([*clocks.values()]))
-    slow = {int(cpu): ghz for cpu, ghz in clocks.items() if usual > (1 + CLOCK_CHANGE) * ghz}
-    if not slow:
-        return []
-    return [
-        f"The clock of CPU {format_cpu_list(sorted(slow))} was {min(slow.values()):.2f} to {max(slow.values()):.2f} "
-        f"GHz at the end of turns, and {usual:.2f} on the median CPU: what runs there takes longer."
-    ]
-
-
 def disturbance_warnings(sweep: Sweep) -> list[str]:
     """Return sentences about a machine and samples that others disturbed."""
     machine, seen = sweep.machine, [*sweep.samples.get("disturbance", ())]
@@ -371,7 +352,7 @@ def disturbance_warnings(sweep: Sweep) -> list[str]:
                 f"threads, their bounds and simulations hold for the median of the generations; measure again on a "
                 f"machine that does not change."
             )
-    sentences += [*_clock_text(sweep), *_core_clocks_text(sweep)]
+    sentences += _clock_text(sweep)
     disturbed = sum(len(judge_rounds(row).disturbed) for row in sweep.rounds)
     total = sum(len(row.wall_s) for row in sweep.rounds)
     if disturbed:

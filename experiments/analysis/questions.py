@@ -21,8 +21,7 @@ class Question(NamedTuple):
     contestant: ModelAndThreads
     references: Sequence[ModelAndThreads]
     what: str  # what the contestant has besides, for people
-    # {"forkjoin", "peers", ""}; what the answer is about: references are the fork-join forms, or the same model
-    # once more; or other programs
+    # "forkjoin": references are the fork-join forms, or the same model once more; "": others
     against: str = ""
 
 
@@ -89,4 +88,4 @@ def questions(
         others = [each for each in peers if own and each[0].is_gpu == own[0][0].is_gpu and each[1] == own[0][1]]
         for each in sorted(own if others else (), key=lambda each: model_rank(each[0])):
             if not each[0].again:
-                yield Question(each, others, "", "peers")
+                yield Question(each, others, "")

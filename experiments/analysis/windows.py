@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 
@@ -164,15 +163,6 @@ def typical(log: EventLog, iterations: int) -> LogWindow:
     return LogWindow(log, range(first, first + count))
 
 
-def layer_names(logs: Sequence[EventLog]) -> list[str]:
-    """Return the layers of the loops of all logs, in plan order."""
-    return list(dict.fromkeys(name or loop for log in logs for name, loop in _layers(log)))
-
-
 def layer_of_loops(log: EventLog) -> list[str]:
     """Return the layer of each loop; loops without one go by their own name."""
-    return [name or loop for name, loop in _layers(log)]
-
-
-def _layers(log: EventLog):
-    return zip(log.loops["layer"], log.loops["name"], strict=True)
+    return [name or loop for name, loop in zip(log.loops["layer"], log.loops["name"], strict=True)]

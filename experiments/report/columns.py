@@ -195,14 +195,6 @@ BOUND = (
     _bound("brent", "Brent, at most"),
 )
 FLOOR_NAMES = {"forkjoin": "fork-join", "taskgraph": "span", "taskiter": "cycle mean", "area": "area"}
-OVERHEAD = (
-    *POINT,
-    time_column("floor_s", "floor"),
-    number_column("static_shares", "equal shares / floor", 3),
-    time_column("runtime_cost_s", "empty kernels"),
-    *ratio_columns("time / both", "over_expected"),
-    Column(f"within {MOST_OVER:.0%}", lambda r: {WITHIN: "yes", BEYOND: "no"}.get(r["overhead"], r["overhead"])),
-)
 ACCOUNT = (
     *POINT,
     time_column("measured_s", "measured"),
@@ -214,6 +206,8 @@ ACCOUNT = (
     Column("95% interval", lambda r: percent_interval(r["excess_low"], r["excess_high"]), True),
     time_column("per_unit_s", "per unit"),
     time_column("runtime_cost_s", "empty kernels"),
+    *ratio_columns("time / both", "over_expected"),
+    Column(f"within {MOST_OVER:.0%}", lambda r: {WITHIN: "yes", BEYOND: "no"}.get(r["overhead"], r["overhead"])),
 )
 GPU = (
     MODEL,

@@ -10,7 +10,6 @@ from pathlib import Path
 
 import matplotlib
 import numpy as np
-import seaborn as sns
 from matplotlib.collections import PolyCollection
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
@@ -20,7 +19,7 @@ from ...cython_src.networks.own import short_name
 from ..analysis.losses import LOSSES, classes_of, had_cpus
 from ..analysis.names import NETWORK, axis_label, model_label, model_rank, problem_text, swept_fields, value_text
 from ..analysis.sweep import Sweep
-from ..analysis.windows import LogWindow, layer_names, layer_of_loops, typical
+from ..analysis.windows import LogWindow, typical
 from ..events.event_states import IN_BLOCK, LOCK, RUNNING
 from ..events.events import read_events
 from ..tables.numbers import format_time, plural
@@ -37,14 +36,13 @@ from .figures.style import (
 )
 
 MAX_DRAWN = 60_000  # boxes of a picture; shorter ones are left out first, and the caption says so
-MAX_NAMED = 14  # layers in the legend
 MAX_VECTOR = 4_000  # boxes of a picture that a PDF or SVG holds as shapes; more become images inside it
 LONGEST = 4.0  # medians of all windows; a longer one goes on beyond the axis, on which the others could not be read
 MOST_BESIDE = 4  # windows of several plans in a picture
 BESIDE_IN = {"double": 1.2, "single": 1.35}  # inches of the legend, the axis and the title
 LABEL_IN = {"double": 0.1, "single": 0.07}  # height of a thread's number
 NUMBER_IN = 0.63, 0.09  # width and height of an iteration's number, in inches
-PHASE_COLORS, OTHER_COLOR = {"forward": COLORS[9], "backward": COLORS[0]}, (0.35, 0.35, 0.35)  # of plain pictures
+PHASE_COLORS, OTHER_COLOR = {"forward": COLORS[9], "backward": COLORS[0]}, (0.35, 0.35, 0.35)
 LANE, IDLE = 0.86, 0.5  # heights of a block and of idle time, of the distance between two threads
 
 # What a thread does between blocks, in the order of the legend: name, colour. Waits for locks are no loss of their own.
@@ -67,12 +65,6 @@ def axis_length_ns(windows: Sequence[LogWindow]) -> int:
     return max(length for length in lengths if length <= LONGEST * lengths[(len(lengths) - 1) // 2])
 
 
-def phase_color(color: Sequence[float], phase: str) -> tuple[float, ...]:
-    """Return a layer's colour in a phase: light forward, full backward, dark in all others."""
-    target, part = {"forward": (1.0, 0.5), "backward": (1.0, 0.0)}.get(phase, (0.0, 0.55))
-    return tuple(c + part * (target - c) for c in color)
-
-
 def _height_in(window: LogWindow, column: str) -> float:
     lanes = window.log.threads
     return _lane_in(window, column) * lanes + (0.62 if column == "double" else 0.42)
@@ -88,13 +80,9 @@ def draw_gantt(
     windows: Sequence[LogWindow], column: str = "double", title: str = "", names: Sequence[str] = ()
 ) -> Figure:
     """Draw windows one below the other on one time axis. Those with `names` of their own in place of their models' are
-    drawn plain: blocks in the colours of phases, nothing where threads wait."""
+    drawn plain: nothing where threads wait, and no iterations."""
     plain = bool(names)
     names = names or _names(windows)
-    layers = layer_names([window.log for window in windows])
-    few = [COLORS[i] for i in (0, 2, 4, 9, 5, 6)]  # that `IDLE_KINDS` does not have
-    palette = few if len(layers) <= len(few) else sns.husl_palette(len(layers), l=0.6)
-    colors = dict(zip(layers, palette, strict=False))
     heights = [_height_in(window, column) for window in windows]
     with in_style():
         tall = sum(heights) + BESIDE_IN[column]
@@ -105,18 +93,17 @@ def draw_gantt(
         as_image = sum(len(window.events) for window in windows) > MAX_VECTOR
         axes[-1].set_xlim(0, length_ns / unit[1])
         for axis, window, name in zip(axes, windows, names, strict=True):
-            _draw_lanes(axis, window, {} if plain else colors, kinds, unit, as_image)
+            _draw_lanes(axis, window, plain, kinds, unit, as_image)
             if plain:
                 axis.set_ylim(window.log.threads - 0.5, -0.5)
             else:
                 _draw_iterations(axis, window, unit, column)
             _label(axis, window, name, window.length_ns > length_ns, column)
         axes[-1].set_xlabel(f"time since the first iteration shown ({unit[0]})")
-        if plain:
-            handles = [Patch(color=color, label=phase) for phase, color in PHASE_COLORS.items()]
-            add_legend(figure, column, [*handles, Patch(color=OTHER_COLOR, label="load, update")])
-        else:
-            _legend(figure, layers, colors, windows, kinds, column)
+        handles = [Patch(color=color, label=phase) for phase, color in PHASE_COLORS.items()]
+        handles.append(Patch(color=OTHER_COLOR, label="load, update"))
+        handles += [Patch(color=color, label=label) for kind, (label, color) in IDLE_KINDS.items() if kind in kinds]
+        add_legend(figure, column, handles, 4)
         if title:
             write_lines(figure, [title], column)
         figure.get_layout_engine().execute(figure)
@@ -124,22 +111,17 @@ def draw_gantt(
     return figure
 
 
-def _draw_lanes(axis, window: LogWindow, colors, kinds: set[str], unit, as_image: bool) -> None:
-    """Draw the boxes of all threads but those that are too short to be drawn; without colours of layers blocks alone,
-    by phase."""
+def _draw_lanes(axis, window: LogWindow, plain: bool, kinds: set[str], unit, as_image: bool) -> None:
+    """Draw the boxes of all threads but those that are too short to be drawn; `plain`: those of blocks alone."""
     events, log = window.events, window.log
-    if not colors:
+    if plain:
         events = events[events["state"] == RUNNING]
     if len(events) > MAX_DRAWN:
         length = events["stop_ns"] - events["start_ns"]
         events = events[length >= np.sort(length)[-MAX_DRAWN]]
     idle = idle_kinds(events)
     kinds.update(idle[idle != ""].tolist())
-    layers, phases = layer_of_loops(log), log.loops["phase"]
-    loop_color = [
-        phase_color(colors[layer], phase) if colors else PHASE_COLORS.get(phase, OTHER_COLOR)
-        for layer, phase in zip(layers, phases, strict=True)
-    ]
+    loop_color = [PHASE_COLORS.get(phase, OTHER_COLOR) for phase in log.loops["phase"]]
     faces = np.zeros((len(events), 3))
     runs = idle == ""
     loops = log.task_loop[np.maximum(events["task"], 0)]
@@ -200,26 +182,6 @@ def _label(axis, window: LogWindow, name: str, cut: bool, column: str) -> None:
     axis.spines[["top", "right", "left"]].set_visible(False)
 
 
-def _legend(figure, names, colors, windows, kinds, column: str) -> None:
-    busy: dict[str, int] = dict.fromkeys(names, 0)
-    for window in windows:
-        time = (window.stop - window.start).sum(axis=0)
-        for layer, task_time in zip(np.array(layer_of_loops(window.log))[window.log.task_loop], time, strict=True):
-            busy[layer] += int(task_time)
-    most = MAX_NAMED if column == "double" else MAX_NAMED // 2
-    shown = sorted(sorted(names, key=lambda name: -busy[name])[:most], key=names.index)
-    handles = [Patch(color=colors[name], label=name) for name in shown]
-    if len(shown) < len(names):
-        handles.append(Patch(color="none", label=f"and {len(names) - len(shown)} more layers"))
-    grey = (0.45, 0.45, 0.75)
-    handles += [
-        Patch(color=phase_color(grey, phase), label=label)
-        for phase, label in (("forward", "light: forward"), ("backward", "full: backward"), ("", "dark: other phases"))
-    ]
-    handles += [Patch(color=color, label=label) for kind, (label, color) in IDLE_KINDS.items() if kind in kinds]
-    add_legend(figure, column, handles, 4)
-
-
 def gantt_caption(windows: Sequence[LogWindow], title: str, plain: bool = False) -> str:
     """Return the caption: what is drawn, of which run."""
     count = len(windows[0].passes) * windows[0].log.about["stride"]
@@ -230,7 +192,7 @@ def gantt_caption(windows: Sequence[LogWindow], title: str, plain: bool = False)
         )
     return (
         f"{title}: what each thread did during {count} iterations of a logged run, of typical length. Full boxes: "
-        "blocks, coloured by layer. Lower boxes: idle time by its cause. Brackets: iterations."
+        "blocks, coloured by phase. Lower boxes: idle time by its cause. Brackets: iterations."
     )
 
 
@@ -239,8 +201,8 @@ def gantt_text(windows: Sequence[LogWindow], title: str, names: Sequence[str] = 
     sentences = []
     if not names:
         sentences.append(
-            "Full boxes are blocks, coloured by layer: light forward, full backward, dark in other phases. Lower boxes "
-            "are idle time by its cause. Brackets are iterations, from the first block to the end of the last one."
+            "Full boxes are blocks, coloured by phase. Lower boxes are idle time by its cause. Brackets are "
+            "iterations, from the first block to the end of the last one."
         )
     if any(window.length_ns > axis_length_ns(windows) for window in windows):
         sentences.append(f"Models that take more than {LONGEST:g} times the median go on beyond the axis.")

@@ -54,14 +54,19 @@ from .figures import left_out
 from .figures.ladder import ladder_rows
 from .figures.layers import rows_of as loss_rows
 from .verdicts import answers, node_rows, scope_note
-from .words import axes_text, conditions, data_warning, definitions_of, gpu_text, order_note, plan_title, t1_text
+from .words import axes_text, conditions, data_warning, gpu_text, order_note, plan_title, t1_text
 
 RAW_DATA = (
     "Next to this page: samples.jsonl, with one line per process and its turns; tables as CSV; figures. "
-    "`forktask report` makes this page again from samples.jsonl, and writes it for other tools (`--csv`, `--bmf`)."
+    "`forktask report` makes this page again from samples.jsonl, and writes it for other tools (`--csv`, `--bmf`). "
+    "The pages `guide/verdicts` and `reference/measuring` of forktask explain the words of the tables."
 )
 JUDGING = "verdict"  # heading of columns of verdicts; for what answers hold is said below their table
 PARTS = re.compile(r", (?![^()]*\))")  # of a problem's name: commas in parentheses part no words
+ACCOUNTED = (
+    "Floor: what the blocks of the same run allow at best; excess: by how much the run takes longer; per unit: per "
+    "barrier, or per task and thread; time / both: over floor and empty kernels together."
+)
 TRACE_FILES = ("gantt.pdf", "losses.pdf", "losses.csv", "trace.json.gz", "trace.prv", "trace.paje")
 
 NO_ANSWERS = Table("in_short", (), [])
@@ -80,7 +85,6 @@ class Section:
     tables: Sequence[Table] = ()
     figures: tuple[str, ...] = ()  # names of figures, shown where they could be drawn
     plan_id: str = ""  # the plan of the figures
-    definitions: Sequence[tuple[str, str]] = ()  # sequence of (word, explanation)
     # in_terminal, folded: whether the text for the terminal holds it too; whether the page shows its tables only when
     # they are asked for
     in_terminal: bool = True
@@ -89,7 +93,7 @@ class Section:
     @property
     def empty(self) -> bool:
         """Whether there is nothing but figures to show."""
-        return not (self.sentences or self.answers or self.definitions or any(t.rows for t in self.tables))
+        return not (self.sentences or self.answers or any(t.rows for t in self.tables))
 
 
 @dataclass(frozen=True)
@@ -252,7 +256,7 @@ def _sections_of_plan(sweep: Sweep, plan_id: str) -> Iterator[Section]:
     yield part("Bounds on the time of a step, from serial block durations", bounds, in_terminal=False)
     accounts = table("accounting", columns.ACCOUNT, accounting_table(sweep))
     title = "Measured time against the floor from its own block durations"
-    yield part(title, accounts)
+    yield part(title, accounts, about=[ACCOUNTED])
     tables = (
         table("factorial", columns.FACTORIAL, factorial.factorial_table(sweep)),
         table("effects", columns.EFFECT, factorial.effect_table(sweep)),
@@ -313,10 +317,6 @@ def _comparisons(sweep: Sweep) -> Iterator[Section]:
         per = f" (of a {PER[axis]})" if axis in PER else ""
         title = f"Along {axis_label(axis)}: time{per} with one value over that with another, all else equal"
         yield section(title, Table("axes", _varying(columns.AXIS, rows), rows))
-    overheads = [row for row in records_of(accounting_table(sweep)) if math.isfinite(row["over_expected"])]
-    overheads = [{**row, "plan_name": plan_title(sweep, row["plan_id"])} for row in overheads]
-    table = Table("overhead", _varying((columns.PLAN, *columns.OVERHEAD), overheads), overheads)
-    yield section("Overhead: time over the floor and what barriers or tasks cost with empty kernels", table)
     own_best = records_of(own_best_table(sweep))
     table = Table("own_best", _varying((columns.PROBLEM, *columns.OWN_BEST), own_best), own_best)
     yield section("Each model at its own best granularity", table)
@@ -336,7 +336,7 @@ def environment_section(run: RunRow, *sentences: str) -> Section:
 
 
 def _closing_sections(sweep: Sweep) -> list[Section]:
-    """Return failures, explanations and the environment."""
+    """Return failures, how it was measured, and the environment."""
     names = ("model", "threads", "plan_id", "reason", "message")
     failures = [
         {**{name: getattr(row, name) for name in names}, "plan_name": plan_title(sweep, row.plan_id)}
@@ -351,7 +351,6 @@ def _closing_sections(sweep: Sweep) -> list[Section]:
         section("What differs between nodes", Table("nodes", columns.NODE, limits), about=about_nodes),
         section("Not measured", table, sentences=[none] * (not failures), in_terminal=bool(failures)),
         Section("How it was measured", sentences=measured, in_terminal=False),
-        Section("Words", definitions=definitions_of(sweep), in_terminal=False),
         environment_section(sweep.run),
     ]
 

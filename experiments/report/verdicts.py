@@ -27,7 +27,7 @@ def answers(sweep: Sweep) -> list[dict[str, Any]]:
     Returns
     -------
     list of dict
-        plan, question, label, against ("forkjoin", which figure `forest` shows, "peers" or none), and the columns of
+        plan, question, label, against ("forkjoin", which figure `forest` shows, or none), and the columns of
         `ratio_rows`.
     """
     return [row for plan_id in sweep.plan_ids() for row in _of_plan(sweep, plan_id)]

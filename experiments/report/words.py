@@ -1,4 +1,4 @@
-"""Sentences and numbers that tables, titles and captions share, and words of the report with their meaning."""
+"""Sentences and numbers that tables, titles and captions share."""
 
 from __future__ import annotations
 
@@ -9,81 +9,17 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from ...cython_src.typed_text import rounded
-from ..analysis.accounting import MOST_OVER
 from ..analysis.costs import gpu_names
-from ..analysis.estimates import CLIPPED_AT, EQUIVALENCE_BAND, LEAST_ROUNDS, MIN_GENERATIONS, MIN_SESSIONS
 from ..analysis.limits import bound_table, floor_table
 from ..analysis.names import GRANULARITY, axis_label, is_graph, option_texts, value_text
 from ..analysis.speeds import best_serial
 from ..analysis.sweep import Sweep, kept
 from ..results.rows import PlanRow
-from ..results.turns import SESSION_PAUSE_S
 from ..subjects.calls import is_calls, label
 from ..subjects.models import MODELS
 from ..tables.numbers import format_time, plural
 
-DEFINITIONS = {
-    "time": "Seconds of a step: mean over generations of processes, in logarithms, of the median over their rounds. "
-    "Ratios are quotients of these times; where several forms of fork-join took part, the reference of each "
-    "generation is the form that the others chose, so that its ratio may differ from the quotient of the times.",
-    "speedup": "Time of the fastest serial run of the problem, at any granularity, over this time.",
-    "efficiency, eff.": "Speedup over threads; models of a GPU have none.",
-    "time / fork-join": "Over the better fork-join form of the same plan and threads; again (A/A): over the same "
-    "model. Below 1 is faster.",
-    "verdict, by how much": "faster, slower: the whole 95% interval of the ratio of times lies below, above "
-    f"1; by less than {EQUIVALENCE_BAND:.0%}: it also stays within {EQUIVALENCE_BAND:.0%} of 1; by how much: this "
-    f"interval, in per cent of the other's time. same: it contains 1 and stays within {EQUIVALENCE_BAND:.0%} of it. "
-    f"undecided: otherwise, and with fewer than {MIN_GENERATIONS} generations, fewer than {LEAST_ROUNDS} undisturbed "
-    "rounds, or more than two thirds of all rounds disturbed. Of twenty comparisons of equals expect one to be "
-    "wrong.",
-    "rounds, generations, sessions": "Undisturbed rounds, in each of which every contestant of a generation has one "
-    "turn, in random order; generations of processes; sessions: what was measured from one start of a command to its "
-    f"end, or from several that follow each other within {SESSION_PAUSE_S / 60:g} minutes.",
-    "in this session, over 5 sessions; sessions apart": "An hour later the state of a machine has changed, and it "
-    f"affects models differently. With {MIN_SESSIONS} or more sessions the interval is over them, and holds for the "
-    "machine; before, it holds in this session. Apart: the highest value of a session over the lowest, less 1.",
-    "95% interval": "Of a ratio: from its spread over generations, or sessions; anytime-valid, so measuring may stop "
-    f"once the comparison is decided; from {MIN_GENERATIONS} generations on. Wild ones count as {CLIPPED_AT:g} "
-    "standard deviations.",
-    "FLOP floor, roofline floor": "Operations over one thread's FMA peak; sum over loops of max(operations / peak, "
-    "bytes / bandwidth). Winograd counts as direct convolution and may pass both.",
-    "area, fork-join bound, span, cycle mean, Brent": "Bounds from serial block durations: work over capacity; the "
-    "sum over loops of max(work / capacity, longest block); the longest chain of a step; the longest cycle of the "
-    "graph closed over steps, per step; the least that tasks reach without idling while a task is ready. Faster "
-    "blocks may pass them.",
-    "wall, busy": "Of a phase: from the end of the phase before to its own end; or, where phases overlap, time in "
-    "its blocks, mean over the threads, without waiting.",
-    "overlaps backward": "Part of the update's busy time during which a block of the backward phase ran too.",
-    "share": "Of an attribution: its part of the whole change, in logarithms; of a layer: of the serial time.",
-    "logged / timed": "Time with the event log over that without; near 1, or logged runs do not represent the others.",
-    "inflation": "Time of all threads in blocks over that of the serial run.",
-    "floor, excess": "What the blocks of the same run allow at best (fork-join: the sum over loops of max(work / "
-    "threads, longest block); span; cycle mean), and by how much the run takes longer; "
-    "below 0 within its interval, or where the ends of a run cut off a cycle that spans several steps.",
-    "per unit": "Excess per barrier for fork-join; excess times threads per task for task models.",
-    "empty kernels": "Time of the same graph under the same model with kernels that do nothing; more than the excess "
-    "where the runtime works while others compute.",
-    "equal shares / floor": "What `schedule(static)` allows over the floor.",
-    "time / both": f"Time over floor and empty kernels together. within {MOST_OVER:.0%}: whether the interval ends "
-    f"below {1 + MOST_OVER}, begins above, or neither.",
-}
-# Of functions and programs: their own meanings, and which of the words above their pages have.
-OF_CALLS = {
-    "time": "Seconds of a call: mean over generations of processes, in logarithms, of the median over their rounds.",
-    "speedup": "Time of the reference on one thread over this time.",
-    "efficiency, eff.": "",
-    "time / reference": "On the same number of threads. Below 1 is faster.",
-    "CPUs busy": "CPU time over wall time.",
-    **dict.fromkeys(("verdict, by how much", "rounds, generations, sessions", "95% interval"), ""),
-    "in this session, over 5 sessions; sessions apart": "",
-}
 MOST_BY_ORDER = 1.25  # fork-join's bound over that of tasks, beyond which a graph's order of recording is named
-
-
-def definitions_of(sweep: Sweep) -> list[tuple[str, str]]:
-    """Return the words of a sweep's page with their meanings."""
-    words = OF_CALLS if sweep.reference_call else DEFINITIONS
-    return [(word, text or DEFINITIONS[word]) for word, text in words.items()]
 
 
 def blocks_text(*plans: PlanRow) -> str:

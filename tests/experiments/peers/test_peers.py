@@ -26,13 +26,13 @@ PEERS = ("serial", "forkjoin", "taskiter", "torch", "torch:mode=compile")
 def test_the_fastest_program_on_as_many_threads_is_the_reference():
     """Check the answers: each of our models on most threads, against the faster mode of PyTorch."""
     sweep = sweep_of(synthetic_rows(models=PEERS, repeats=12))
-    result = [row for row in answers(sweep) if row["against"] == "peers"]
+    result = [row for row in answers(sweep) if row["reference"].is_peer]
     assert [(row["model"], row["reference"], row["threads"]) for row in result] == [
         ("forkjoin", "torch", 2),
         ("taskiter", "torch", 2),
     ]
     assert all(row["verdict"] in ("faster", "slower") and row["usable"] for row in result)
-    assert not any(row["against"] == "peers" for row in answers(sweep_of(synthetic_rows(repeats=5))))
+    assert not any(row["reference"].is_peer for row in answers(sweep_of(synthetic_rows(repeats=5))))
 
 
 def test_an_answer_that_is_not_near_ours_is_a_failure():
