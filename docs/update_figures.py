@@ -48,6 +48,7 @@ from forktask.experiments.report import figures
 from forktask.experiments.report.columns import EFFECT, LOSS
 from forktask.experiments.report.columns import INTERFERENCE as INTERFERING
 from forktask.experiments.report.figures import style, when
+from forktask.experiments.report.figures.chart import Chart, Panel, reference_rows
 from forktask.experiments.report.figures.chart import drawn as drawn_chart
 from forktask.experiments.report.figures.layers import rows_of as losses_of
 from forktask.experiments.report.files import GANTT
@@ -250,24 +251,21 @@ def draw_runtimes() -> Figure:
         if entry["metg_s"]:
             values.setdefault(entry["model"], {})[entry["graph"]["pattern"]] = entry["metg_s"]["median"] * 1e9
     patterns = list(dict.fromkeys(pattern for own in values.values() for pattern in own))
-    order = sorted(values, key=lambda model: -min(values[model].values()))
-    looks = dict(zip(patterns, zip("oD^s", style.COLORS, strict=False), strict=False))
+    order = sorted(values, key=lambda model: min(values[model].values()))
+    rows = [
+        (pattern, model_label(model), values[model].get(pattern, math.nan)) for model in order for pattern in patterns
+    ]
+    label = "METG(50 %) in ns; tasks ten times as long lose less than 5 %"
+    looks = {name: style.ModelStyle(style.COLORS[i], "oD^s"[i], "none") for i, name in enumerate(patterns)}
+    chart = Chart(
+        [Panel(reference_rows(*zip(*rows, strict=True)), label)],
+        ["Smallest task that is worth its cost, on two threads"],
+        looks,
+        dodged=False,
+        hollow_unknown=False,
+    )
     with style.in_style():
-        figure = style.blank_figure("double", 0.8 + 0.2 * len(order))
-        axis = figure.add_subplot()
-        for row, model in enumerate(order):
-            axis.plot([*values[model].values()], [row] * len(values[model]), color="0.8", lw=0.8, zorder=1)
-            for pattern, value in values[model].items():
-                mark, color = looks[pattern]
-                axis.plot(value, row, mark, color=color, ms=4)
-        axis.set_yticks(range(len(order)), [model_label(model) for model in order])
-        axis.set(xscale="log", xlabel="METG(50 %) in ns; tasks ten times as long lose less than 5 %")
-        axis.grid(True, axis="x")
-        axis.spines[["top", "right"]].set_visible(False)
-        handles = [style.mark_handle(*looks[pattern], pattern) for pattern in patterns]
-        figure.legend(handles=handles, loc="outside right upper", fontsize=7, frameon=False)
-        style.write_lines(figure, ["Smallest task that is worth its cost, on two threads"], "double")
-    return figure
+        return drawn_chart(chart)
 
 
 @lru_cache

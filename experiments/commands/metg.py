@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import os
 from argparse import ArgumentParser, Namespace
 from collections.abc import Sequence
@@ -10,6 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
+from ...cython_src.errors import UsageError
 from ...cython_src.graphs.task_bench import PATTERNS
 from ...cython_src.lowering import PlanOptions
 from ...cython_src.networks.layers import Network
@@ -17,10 +17,9 @@ from ...cython_src.records import takes
 from ..metg.graphs import TaskBenchOptions, graph_name, requested_graphs
 from ..metg.metg import MetgSettings, default_models
 from ..results.folder import dated_folder
-from ..subjects.models import check_ours, models_on
+from ..subjects.models import check_ours, parse_models
 from . import arguments as shared
 from .functions import Result, call_function, call_text, fields_of, named_network
-from .sweeping import command_line
 
 DESCRIPTION = (
     "Run Task Bench graphs with more and more work in each task and find the shortest task at which half of the "
@@ -39,7 +38,6 @@ def add_arguments(parser: ArgumentParser) -> None:
     )
     shared.add_plan_options(parser, network=None, network_group=graph)
     shared.add_models(parser, default_models())
-    shared.add_device(parser)
     shared.add_threads(parser)
     shared.add_fields(parser, TaskBenchOptions)
     shared.add_fields(parser, MetgSettings)
@@ -59,7 +57,6 @@ def metg(
     network: str | Network | None = None,
     models: str | Sequence[str] | None = None,
     threads: int | Literal["cores"] | Sequence[int] = "cores",
-    device: Literal["cpu", "gpu"] | None = None,
     out: str | os.PathLike[str] | None = None,
     format: Literal["pdf", "svg", "png"] = "pdf",
     command: str = "",
@@ -77,8 +74,6 @@ def metg(
         Default: those of `compare` that run tasks, and the built outside references.
     threads : int or several, or "cores"
         As for `compare`.
-    device : {"cpu", "gpu"}, optional
-        "gpu": models are those of a GPU; "cpu": of the models those of the processor.
     out : path, optional
         Results folder; default: metg/<date and time>.
     format : {"pdf", "svg", "png"}
@@ -94,36 +89,34 @@ def metg(
     UsageError
         An unknown name or value, or a folder that holds other results.
     """
-    import pandas as pd
-
+    from ..analysis.names import with_texts
     from ..metg.figure import chart
     from ..metg.metg import measure_metg
-    from ..metg.table import as_csv, format_table
+    from ..metg.table import as_frame, format_table
 
     folder = Path(out or dated_folder("metg"))
     of_graph, measuring, plan = (
         fields_of(record, settings) for record in (TaskBenchOptions, MetgSettings, PlanOptions)
     )
     name = network if network is None else named_network(network, folder.parent)
-    graphs = requested_graphs(shared.several(pattern), name, of_graph, plan, device)
+    graphs = requested_graphs(shared.several(pattern), name, of_graph, plan)
     chosen = default_models() if models is None else shared.several(models)
-    specs = check_ours(models_on(device, chosen, default_models()))
-    shown = {"network": name, "models": chosen, "threads": threads, "device": device, "format": format, **settings}
+    specs = check_ours(parse_models(chosen))
+    if on_gpu := ", ".join(str(spec) for spec in specs if spec.is_gpu):
+        raise UsageError(f"metg runs models of the CPU, got {on_gpu}; leave them out")
+    shown = {"network": name, "models": chosen, "threads": threads, "format": format, **settings}
     text = command or call_text("metg", {"pattern": pattern, **shown, "out": str(folder)})
-    counts = shared.thread_counts(threads, specs, device)
+    counts = shared.thread_counts(threads, specs)
     data = measure_metg(graphs, specs, counts, MetgSettings(**measuring), folder, text, figure_format=format)
     by_name: dict[str, list] = {}
     for entry in data["results"]:
         if entry["repeats"]:
             by_name.setdefault(graph_name(entry["graph"]), []).append(entry)
-    table = pd.read_csv(io.StringIO(as_csv(data)), keep_default_na=False, na_values=[""])
     charts = {name: partial(chart, own) for name, own in by_name.items()}
-    return Result(f"METG in {folder}", table, format_table(data), folder, charts, data)
+    return Result(f"METG in {folder}", with_texts(as_frame(data)), format_table(data), folder, charts, data)
 
 
 def call(arguments: Namespace) -> int:
     """Measure, print and draw. Exit code 1: nothing could be measured."""
-    folder = shared.folder_of(arguments)
     plan = shared.plan_options(arguments).as_dict() if arguments.network is not None else {}
-    further = {"out": folder, "command": command_line(folder), **plan}
-    return 0 if call_function(metg, arguments, **further).figures else 1
+    return 0 if call_function(metg, arguments, **plan).figures else 1

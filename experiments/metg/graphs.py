@@ -35,25 +35,23 @@ class TaskBenchOptions(Record, frozen=True):
 
 
 def requested_graphs(
-    patterns: Sequence[str],
-    network: str | None,
-    requested: Mapping[str, Any],
-    plan: Mapping[str, Any],
-    device: str | None = None,
+    patterns: Sequence[str], network: str | None, requested: Mapping[str, Any], plan: Mapping[str, Any]
 ) -> list[dict[str, Any]]:
     """Return the graph of each pattern, or in place of them that of a network. `requested`, `plan`: the requested
     fields of `TaskBenchOptions` and of `PlanOptions`. Raises `UsageError`: an option that these graphs do not have, or
-    a graph that the device, Task Bench or forktask does not have."""
+    a graph that Task Bench or forktask does not have."""
     options = TaskBenchOptions(**requested)
     if network is not None:
         if unused := requested.keys() - {"kernel"}:
             flag = "no-check" if "check" in unused else min(unused)
             raise UsageError(f"--{flag} is an option of Task Bench graphs, got it with --network; leave it out")
-        return [_network_graph(network, PlanOptions(**{"batch": default_batch(network), **plan}), options, device)]
+        return [_network_graph(network, PlanOptions(**{"batch": default_batch(network), **plan}), options)]
     if plan:
         flag = next(iter(plan)).replace("_", "-")
         raise UsageError(f"--{flag} is an option of plans of networks, got it without --network; leave it out")
-    graphs = _task_bench_graphs(patterns, options, device)
+    graphs = [{"pattern": pattern, **options.as_dict()} for pattern in patterns]
+    for graph in graphs:
+        task_bench(**graph)  # raises
     if "radix" in requested and not {*patterns} & {*PATTERNS_WITH_RADIX}:
         raise UsageError(
             f"--radix is for the patterns {', '.join(PATTERNS_WITH_RADIX)}, got {', '.join(patterns)}; leave it out"
@@ -61,19 +59,8 @@ def requested_graphs(
     return graphs
 
 
-def _task_bench_graphs(patterns: Sequence[str], options: TaskBenchOptions, device: str | None) -> list[dict[str, Any]]:
-    if device == "gpu" and options.kernel == "memory":
-        raise UsageError("--kernel memory has no GPU form, got --device gpu; use compute, load_imbalance or busy_wait")
-    graphs = [{"pattern": pattern, **options.as_dict()} for pattern in patterns]
-    for graph in graphs:
-        task_bench(**graph)
-    return graphs
-
-
-def _network_graph(network: str, plan: PlanOptions, options: TaskBenchOptions, device: str | None) -> dict[str, Any]:
+def _network_graph(network: str, plan: PlanOptions, options: TaskBenchOptions) -> dict[str, Any]:
     """Return the arguments of `lower` for the graph of a network, whose blocks' durations are scaled."""
-    if device == "gpu":
-        raise UsageError(f"metg --device gpu runs Task Bench graphs, got --network {network}; give --pattern")
     if options.kernel != "compute":
         raise UsageError(f"--kernel must be compute with --network, got {options.kernel}")
     check_some_fit([(network, plan)])

@@ -18,7 +18,6 @@ import time
 from collections.abc import Generator, Iterator, Mapping
 from typing import Any
 
-from ...cython_src.gpu.device import default_gpu
 from ...cython_src.graphs.task_bench import replica, task_bench
 from ...cython_src.kernels.bench.bench import TASK_BENCH_KERNELS, time_work
 from ...cython_src.lowering.lower import lower
@@ -54,25 +53,6 @@ def make_plan(job: Mapping[str, Any], work: int):
     return task_bench(**{**graph, "work": work, "kernel": graph["kernel"] if work else "empty"})
 
 
-def gpu_unit_time_s(kernel: str, tasks: int) -> float:
-    """Measure the seconds of one unit of work on a GPU, `tasks` at once: the slope between two lengths of a launch."""
-    if kernel == "busy_wait":
-        return 1e-9
-    times = []
-    for work in (UNIT_WORK, 10 * UNIT_WORK):
-        plan = task_bench("trivial", tasks, 2, kernel="compute", work=work, check=False)
-        with make_executor("gpu_stream", 1) as executor:
-            executor.prepare(bind_for("gpu_stream", plan))
-            stepper = Stepper(executor)
-            stepper.run(1)
-            times.append(min(stepper.run(10) for _ in range(UNIT_TRIES)) / 20)
-    if times[1] <= times[0]:
-        raise RuntimeError(
-            f"ten times the work took no longer ({times[0]:.2g} and {times[1]:.2g} s): too disturbed to measure"
-        )
-    return (times[1] - times[0]) / (9 * UNIT_WORK)
-
-
 def work_ladder(start: float) -> Iterator[int]:
     """Yield 1, 2, 3, 4, 6, 8, 12, ...: whole numbers from `start` on, in steps of about the square root of two."""
     power = 1
@@ -104,18 +84,13 @@ def time_graph(job: Mapping[str, Any], work: int) -> dict[str, Any]:
 def measure(job: Mapping[str, Any]) -> Generator[dict[str, bool], Any, dict[str, Any]]:
     """Measure one model once, a turn for each request; yield whether there is more, and return the row."""
     yield {"more": True}
-    spec = job["model"]
     kernel, threads = job["graph"]["kernel"], job["threads"]
-    gpu = spec.is_gpu
-    if gpu:  # The tasks of a step run at once, at most one on each multiprocessor.
-        width = job["graph"].get("width", job["threads"])
-        threads = min(width, default_gpu().multiprocessors)
     disturbance = Disturbance()
     before, wall = disturbance.read(), time.perf_counter()
-    unit_s = gpu_unit_time_s(kernel, threads) if gpu else unit_time_s(kernel)
+    unit_s = unit_time_s(kernel)
     empty = time_graph(job, 0)
     plan = make_plan(job, 0)
-    costs = [record_costs(plan, spec.model) for _ in range(3)]
+    costs = [record_costs(plan, job["model"].model) for _ in range(3)]
     cost_of_empty_s = min(empty["iteration_times_s"]) * threads / empty["num_tasks"]
     yield {"more": True}
     points, spent_s, more = [], 0.0, True
@@ -128,7 +103,7 @@ def measure(job: Mapping[str, Any]) -> Generator[dict[str, bool], Any, dict[str,
         granularity_s = min(points[-1]["iteration_times_s"]) * threads / points[-1]["num_tasks"]
         more = task_s / granularity_s <= ENOUGH_EFFICIENCY and spent_s <= job["budget_s"]
         yield {"more": more}
-    unit_s = min(unit_s, gpu_unit_time_s(kernel, threads) if gpu else unit_time_s(kernel))
+    unit_s = min(unit_s, unit_time_s(kernel))
     best = {name: None if costs[0][name] is None else min(c[name] for c in costs) for name in costs[0]}
     return {
         "parallel": threads,

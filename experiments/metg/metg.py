@@ -28,7 +28,7 @@ from ...cython_src.records import about
 from ..machine.environment import described_environment
 from ..machine.placement import Placement
 from ..machine.topology import available_cpus
-from ..results.files import write_atomically
+from ..results.files import write_table
 from ..results.folder import LASTING_FAILURES, ResultsWriter, canonical_json, new_run, read_results
 from ..results.rows import AnyRow, DurationsRow, MetgFailureRow, MetgRow, OfGraph, answered
 from ..sampling.child import TIME_LIMIT_S, clean_environment, measure_in_process, sample_environment
@@ -39,7 +39,7 @@ from ..subjects.models import DEFAULT_MODELS, MODELS, ModelSpec, built_models, c
 from ..tables.numbers import plural
 from ..tables.progress import say
 from .graphs import graph_name
-from .table import as_csv, summarise
+from .table import as_frame, summarise
 
 AnyMetg = MetgRow | MetgFailureRow
 
@@ -121,7 +121,7 @@ def measure_metg(
     from .figure import draw_all
 
     table = summarise(rows)
-    write_atomically(folder / "metg.csv", as_csv(table))
+    write_table(folder / "metg.csv", as_frame(table))
     for path in draw_all(table, folder, figure_format):
         say(f"wrote {path}")
     return table

@@ -1,4 +1,4 @@
-"""From samples to METG: medians and extremes over processes, as text and as CSV."""
+"""From samples to METG: medians and extremes over processes, as text and as rows."""
 
 from __future__ import annotations
 
@@ -7,18 +7,20 @@ import json
 import math
 import statistics
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ...cython_src.lowering.options import format_value
 from ...cython_src.typed_text import rounded
 from ..results.disturbance import stopped_text
-from ..results.files import csv_text
 from ..results.rows import MetgFailureRow, MetgRow, OfGraph
 from ..results.turns import cores_text, moved
 from ..tables import Column, text_table
 from ..tables.columns import USABLE, text_column
 from ..tables.numbers import moved_text
 from .graphs import describe_graph, graph_name
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 HALF = 0.5
 MUCH_PRESSURE = 0.1  # figures are doubtful above this part of time in which some thread waited for a CPU
@@ -128,11 +130,6 @@ def _is_disturbed(group, pressure: float) -> bool:
     return pressure > MUCH_PRESSURE and not asked_for
 
 
-def envelope(curve: Sequence[Mapping[str, Any]]) -> list[float]:
-    """Return for each point of a curve the highest efficiency up to it: what tasks of that length can reach."""
-    return list(itertools.accumulate((p["efficiency"] for p in curve), max))
-
-
 def _summarise_group(group, unit_s: float) -> dict[str, Any]:
     threads = group[0].parallel
     typical = statistics.median if group[0].interference else min
@@ -178,16 +175,11 @@ def _summarise_group(group, unit_s: float) -> dict[str, Any]:
     }
 
 
-def of_gpu(entries: Sequence[Mapping[str, Any]]) -> bool:
-    """Return whether entries are of models of a GPU, which has tasks that run at once in place of threads."""
-    return any(entry["model"].is_gpu for entry in entries)
-
-
 def format_table(table: Mapping[str, Any]) -> str:
     """Format the results as text."""
     lines = [
         f"kernel {kernel} alone: {rounded(unit * 1e9)} ns per unit of work; efficiencies are against this times the "
-        f"{'tasks that the GPU runs at once' if of_gpu(table['results']) else 'threads'}"
+        f"threads"
         for kernel, unit in table["unit_s"].items()
     ]
     lines += [text for text in (table["stopped"], table["cores"]) if text]
@@ -244,15 +236,17 @@ COLUMNS = (
 )
 
 
-def as_csv(table: Mapping[str, Any]) -> str:
-    """Format the results as CSV: first the columns that identify graph, model and threads, then numbers."""
+def as_frame(table: Mapping[str, Any]) -> pd.DataFrame:
+    """Return the results as rows: first the columns that identify graph, model and threads, then numbers."""
+    import pandas as pd
+
     rows = []
     for entry in table["results"]:
         row = {name: format_value(value) for name, value in entry["graph"].items()}
         row |= {name: entry[name] for name in ("model", "threads", "repeats")}
         for name in ("metg_s", "empty_task_s", "record_s", "close_s", "prepare_s"):
-            values = entry.get(name) or dict.fromkeys(("median", "low", "high"), "")
+            values = entry.get(name) or dict.fromkeys(("median", "low", "high"), math.nan)
             row |= {name: values["median"], f"{name}_low": values["low"], f"{name}_high": values["high"]}
         row |= {name: entry.get(name, "") for name in ("usable", "withheld")}
         rows.append({**row, "failures": "; ".join(entry["failures"])})
-    return csv_text(list(rows[0]), (row.values() for row in rows))
+    return pd.DataFrame(rows)

@@ -528,7 +528,7 @@ class OfGraph(Row, frozen=True, kw_only=True):
 class MetgRow(OfGraph, frozen=True, kw_only=True, tag="metg"):
     """A model on a Task Bench graph, at all amounts of work."""
 
-    parallel: Annotated[Number, says("threads, or tasks that a GPU runs at once")]
+    parallel: Annotated[Number, says("threads")]
     unit_s: Annotated[Positive, says("a unit of work without a runtime")]
     empty: Annotated[GraphAtWork, says("the graph whose tasks do nothing")]
     points: Annotated[list[GraphAtWork], Meta(min_length=1), says("with more and more work")]

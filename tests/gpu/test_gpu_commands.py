@@ -25,13 +25,11 @@ from forktask.experiments.commands import compare
 from forktask.experiments.commands.main import main, make_parser
 from forktask.experiments.machine.environment import collect
 from forktask.experiments.machine.topology import core_counts
-from forktask.experiments.metg import measure as metg_measure
 from forktask.experiments.report import figures
 from forktask.experiments.report.files import write_report
 from forktask.experiments.results.grids import given_or_shipped
 from forktask.experiments.results.rows import FailureRow, GpuProfileRow, ProfileRow, SampleRow
 from forktask.experiments.sampling import generation
-from forktask.experiments.sampling.child import converse
 from forktask.experiments.sampling.gpu_profile import format_profile, measure_gpu_profile
 from forktask.experiments.subjects.models import DEFAULT_GPU_MODELS, MODELS, make_executor, models_on, parse_model
 from forktask.experiments.sweep.configuration import Configuration, Grid, Measure, read_configuration
@@ -47,7 +45,6 @@ PEERS = pytest.param("compare --device gpu --models serial,torch", marks=pytest.
 def fake_gpu(monkeypatch):
     device = FakeDevice()
     monkeypatch.setattr(gpu_device, "default_gpu", lambda: device)
-    monkeypatch.setattr(metg_measure, "default_gpu", lambda: device)
     monkeypatch.setattr(gpu_device, "count_gpus", lambda: 1)
     return device
 
@@ -66,7 +63,6 @@ def no_gpu(monkeypatch):
         "compare --device gpu",
         "compare --models serial,gpu_taskiter",
         "train --device gpu",
-        "metg --device gpu",
         "kernels",
         "run gpu_batch",
         "run cpu_gpu_batch --quick",
@@ -291,26 +287,6 @@ def test_devices_that_disagree_are_refused():
     sweep_of(mixed_rows((2.3001, 2.2, 2.1)))
     with pytest.raises(UsageError, match=r"gpu_forkjoin .* 0.043"):
         sweep_of(mixed_rows((2.3, 2.3, 2.1)))
-
-
-@pytest.mark.cxx
-def test_metg_on_a_gpu(fake_gpu, monkeypatch):
-    """Check what METG measures of a GPU model: the tasks that run at once, the unit of work, the ladder."""
-    monkeypatch.setattr(metg_measure, "UNIT_WORK", 400)
-    monkeypatch.setattr(metg_measure, "UNIT_TRIES", 3)
-    graph = {"pattern": "stencil_1d", "width": 8, "steps": 3, "radix": 3, "kernel": "compute", "check": True}
-    job = {"kind": "metg", "model": parse_model("gpu_tasks:unit=block"), "threads": 1, "cpus": None, "graph": graph}
-    job |= {"runs": 1, "target_s": 1e-6, "budget_s": 0.01}
-    row = converse(metg_measure.measure(job), lambda text: {})
-    assert row["parallel"] == 4  # the fake device's multiprocessors, fewer than the width
-    assert row["unit_s"] > 0 and row["points"] and row["empty"]["num_tasks"] == 24
-    for arguments, words in (
-        (["--kernel", "memory"], "no GPU form"),
-        (["--network", "cifar10_cnn"], "Task Bench graphs"),
-    ):
-        with pytest.raises(UsageError, match=words):
-            arguments = make_parser().parse_args(["metg", "--device", "gpu", *arguments])
-            arguments.run(arguments)
 
 
 class FakeLibrary:

@@ -3,14 +3,15 @@
 import csv
 import itertools
 import json
+import math
 
 import pytest
 from experiments.synthetic_results import typed
 
 from forktask.experiments.commands.main import main
-from forktask.experiments.metg.figure import caption_file, draw
+from forktask.experiments.metg.figure import chart, draw
 from forktask.experiments.metg.measure import work_ladder
-from forktask.experiments.metg.table import as_csv, format_table, metg_s, summarise
+from forktask.experiments.metg.table import as_frame, format_table, metg_s, summarise
 from forktask.experiments.report.figures.style import CROSSED
 
 GRAPH = {"pattern": "fft", "width": 4, "steps": 4, "radix": 5, "kernel": "compute", "check": True}
@@ -109,12 +110,11 @@ def test_disturbed_figures_are_said_to_be():
     for entry, why in ((pressed, "disturbed"), (row(quick=True), "quick")):
         table = table_of([entry])
         assert table["results"][0]["metg_s"] is None and why in format_table(table).splitlines()[-1]
-        (line,) = csv.DictReader(as_csv(table).splitlines())
-        assert line["metg_s"] == "" and line["withheld"] == why and line["usable"] == str(entry is not pressed)
+        (line,) = as_frame(table).to_dict("records")
+        assert math.isnan(line["metg_s"]) and line["withheld"] == why and line["usable"] == (entry is not pressed)
         figure = draw(table["results"], "single")
         crosses = [one for axis in figure.axes for one in axis.lines if one.get_gid() == CROSSED]
-        assert bool(crosses) == ("Crossed out" in caption_file(table["results"], table["unit_s"])) == (entry is pressed)
-        assert f"taskiter on 2: {why}." in caption_file(table["results"], table["unit_s"])
+        assert bool(crosses) == ("Crossed out" in chart(table["results"]).text) == (entry is pressed)
     assert table_of([{**pressed, "interference": 1}])["results"][0]["metg_s"] is not None
     for interference, expected in ((0, 10e-9), (1, 20e-9)):
         uneven = row(interference=interference)
