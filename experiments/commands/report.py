@@ -111,16 +111,16 @@ def _figure(arguments: Namespace) -> None:
         "out": arguments.file,
         "title": not arguments.no_title,
     }
-    form["models"] = _names(arguments)
-    results = _study(arguments)
-    if arguments.plan and results:
-        raise UsageError("--plan is for figures of samples, got a folder of trainings; leave it out")
-    if results:
+    models = _names(arguments)
+    if results := _study(arguments):
+        for name in ("plan", "models"):
+            if getattr(arguments, name):
+                raise UsageError(f"--{name} is for figures of samples, got a folder of trainings; leave it out")
         from ..studies.report import draw_study
 
         print(draw_study(results, Path(arguments.folder), arguments.figure, **form))
     else:
-        print(draw_folder(arguments.folder, arguments.figure, plan=arguments.plan, **form))
+        print(draw_folder(arguments.folder, arguments.figure, plan=arguments.plan, models=models, **form))
         if tables := figure_tables(arguments.folder, arguments.figure, arguments.plan):
             print(f"\n{tables.rstrip()}")
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -14,7 +14,6 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from ...cython_src.errors import check_choice
-from ..analysis.names import called
 from ..report.figures.chart import Lacking, drawn
 from ..report.figures.style import COLUMN_WIDTH_IN, FIGURE_FOLDER, FORMATS, figure_path, in_style, save_all, save_asked
 from ..report.rendering import DrawnFigure, render_html, render_json, render_text
@@ -113,46 +112,23 @@ def _caption_file(results: StudyResults, report: Report, caption: str) -> str:
     return "\n\n".join([caption, "\n".join(method)]) + "\n"
 
 
-def drawn_figure(
-    results: StudyResults, name: str, column: str, title: bool = True, models: Mapping[str, str] | None = None
-) -> tuple[Figure, str]:
-    """Return one of `FIGURES` and its caption, of trainings under some models alone where they are given. Raises
-    `Lacking`: the study has nothing for it."""
-    with in_style(), _chosen(results, models) as shown:
-        chart = replace(FIGURES[name](shown), facts=[title_of(shown)])
+def drawn_figure(results: StudyResults, name: str, column: str, title: bool = True) -> tuple[Figure, str]:
+    """Return one of `FIGURES` and its caption. Raises `Lacking`: the study has nothing for it."""
+    with in_style():
+        chart = replace(FIGURES[name](results), facts=[title_of(results)])
         return drawn(chart, column, title), chart.text
 
 
-@contextmanager
-def _chosen(results: StudyResults, models: Mapping[str, str] | None) -> Iterator[StudyResults]:
-    """Yield results of trainings under some models only, in this order, which go by other names inside."""
-    if not models:
-        yield results
-        return
-    model_of = {run.label: run.stages[0].spec for run, _ in results.found}
-    with called(models, model_of.values()) as chosen:
-        shown = [pair for model in chosen for pair in results.found if model_of[pair[0].label] == model]
-        yield replace(results, found=shown)
-
-
 def draw_study(
-    results: StudyResults,
-    folder: Path,
-    figure: str,
-    *,
-    column: str,
-    kind: str,
-    out: str | None,
-    title: bool,
-    models: Mapping[str, str] | None = None,
+    results: StudyResults, folder: Path, figure: str, *, column: str, kind: str, out: str | None, title: bool
 ) -> Path:
     """Draw one figure, with its caption beside it, and return its path; arguments as for `report.files.draw_folder`.
-    Raises `UsageError`: an unknown figure, format or model, a study that has nothing for it, or a file that cannot be
+    Raises `UsageError`: an unknown figure or format, a study that has nothing for it, or a file that cannot be
     written."""
     check_choice("the figure", figure, FIGURES)
     check_choice("the column", column, COLUMN_WIDTH_IN)
     check_choice("--format", kind, FORMATS)
-    picture, caption = drawn_figure(results, figure, column, title, models)
+    picture, caption = drawn_figure(results, figure, column, title)
     path = figure_path(folder, figure, column, kind, out)
     save_asked(picture, path, _caption_file(results, build(results), caption))
     return path

@@ -151,28 +151,22 @@ def loading_table(results: StudyResults) -> list[dict[str, Any]]:
     cores.
     """
     runs = {run.label: run for run, _ in results.done()}
-    table = run_table(results)
-    rates = {row["label"]: row["samples_per_s"] for row in table}
-    quiet = {row["label"] for row in table if row["usable"]}
-    quiet_loading = {tuple(row["config"].values()) for row in loader_table(results) if row["usable"]}
-    quiet_training = {_but_loading(runs[label]) for label in quiet if runs[label].stages[0].load == "memory"}
-    alone: dict[tuple, float] = {}
+    table = {row["label"]: row for row in run_table(results)}
+    alone: dict[tuple, list[dict[str, Any]]] = defaultdict(list)
     for row in loader_table(results):
-        key = tuple(row["config"].values())
-        alone[key] = max(alone.get(key, 0.0), row["images_per_s"])
-    training = {
-        _but_loading(runs[label]): rate for label, rate in rates.items() if runs[label].stages[0].load == "memory"
-    }
+        alone[tuple(row["config"].values())].append(row)
+    in_memory = {_but_loading(run): table[label] for label, run in runs.items() if run.stages[0].load == "memory"}
     rows = []
-    for label, rate in rates.items():
-        key = tuple(getattr(runs[label].stages[0], name) for name in CONDITIONS)
-        loads = alone.get(key)
-        trains = training.get(_but_loading(runs[label]))
-        if loads and trains:
+    for label, run in runs.items():
+        ways = alone.get(tuple(getattr(run.stages[0], name) for name in CONDITIONS))
+        training = in_memory.get(_but_loading(run))
+        if ways and training:
+            rate, trains = table[label]["samples_per_s"], training["samples_per_s"]
+            loads = max(way["images_per_s"] for way in ways)
             shares = {"of_lower": rate / min(loads, trains), "of_both": rate * (1 / loads + 1 / trains)}
             rates_s = {"samples_per_s": rate, "loading_per_s": loads, "training_per_s": trains}
-            usable = label in quiet and key in quiet_loading and _but_loading(runs[label]) in quiet_training
-            rows.append({**runs[label].axes, "label": label, **rates_s, **shares, "usable": usable})
+            usable = table[label]["usable"] and training["usable"] and any(way["usable"] for way in ways)
+            rows.append({**run.axes, "label": label, **rates_s, **shares, "usable": usable})
     return rows
 
 

@@ -11,7 +11,6 @@ import pytest
 from experiments.synthetic_results import typed
 
 from forktask.cython_src.binding.bind import bind
-from forktask.cython_src.errors import UsageError
 from forktask.cython_src.lowering.lower import initialise, lower
 from forktask.cython_src.networks.registry import get_network
 from forktask.experiments.commands.main import main
@@ -209,20 +208,6 @@ def test_times_of_stages_add_up_and_time_to_accuracy_is_a_median(file):
     assert tables.agreement(results)[0] and not tables.agreement(results)[1]
     results = StudyResults(study, [(runs[0], result("a")), (runs[1], result("b"))], STUDY_RUN)
     assert not tables.agreement(results)[0] and "must leave the same parameters" in tables.agreement(results)[1][0]
-
-
-def test_models_of_a_figure_are_chosen_ordered_and_named(file):
-    """Check the legend of some trainings in another order, and that a model that was not trained is refused."""
-    study = read_study(file)
-    runs = [run for run in study.trainings() if run.axes["batch"] == 32]
-    results = StudyResults(study, [(run, result("a")) for run in runs], STUDY_RUN)
-    for chosen in ({"taskiter": "replayed", "serial": ""}, {"taskiter": ""}):
-        figure, _ = drawn_figure(results, "accuracy_over_time", "double", models=chosen)
-        labels = [text.get_text() for text in figure.legends[0].get_texts()]
-        names = [f"batch 32, {name or model}" for model, name in chosen.items()]
-        assert labels[: len(names)] == names and len([label for label in labels if "batch" in label]) == len(names)
-    with pytest.raises(UsageError, match="a model of the figure must be one of serial, taskiter"):
-        drawn_figure(results, "accuracy_over_time", "double", models={"pthreads": ""})
 
 
 RATES = (("runs", "samples_per_s"), ("loaders", "images_per_s"))
