@@ -4,15 +4,19 @@ from __future__ import annotations
 
 from argparse import ArgumentParser, Namespace
 from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
 
 from ...cython_src.errors import UsageError
 from ...cython_src.lowering.options import PlanOptions
+from ..machine.topology import core_counts
 from ..sampling.hogs import MOST_HOGS
 from ..subjects.calls import OF_PROGRAMS, call_specs
 from ..subjects.models import DEFAULT_MODELS, SERIAL, ModelSpec, describe_models, parse_models
 from ..subjects.peer_models import ProgramOptions
-from ..sweep.configuration import BUDGET_S, Configuration, Grid, Measure, budgeted, check_axes, measure_given
+from ..sweep.configuration import BUDGET_S, Configuration, Measure, budgeted
 from . import arguments as shared
+from .functions import configuration_from
 from .sweeping import add_output, measure_and_report
 
 # Options of measuring that concern plans.
@@ -85,21 +89,19 @@ def configuration_of(arguments: Namespace):
         chosen = arguments.models = calls
     if SERIAL not in chosen and any(spec.is_gpu for spec in parse_models(chosen)):
         chosen = (SERIAL, *chosen)  # the speedup of a GPU is that over the CPU's serial run
-    axes = {
+    threads = shared.threads(arguments)
+    given = {
         **shared.plan_axes(arguments),
-        "models": chosen,
-        "threads": shared.threads(arguments),
+        "models": [*map(str, chosen)],
+        "threads": arguments.threads if threads == core_counts() else threads,  # "cores" refuses no model
         "interference": arguments.interference,
+        **shared.given(arguments, Measure),
     }
-    measure = shared.given(arguments, Measure)
     if arguments.budget is not None:
-        measure["budget_s"] = float(arguments.budget)
-    grid = Grid(**check_axes(axes))
-    return Configuration(
-        grid=grid,
-        measure=measure_given(budgeted(measure), "the arguments"),
-        quick_axes={"threads": (max(grid.threads),)} if arguments.threads == "cores" else {},
-    )
+        given["budget_s"] = float(arguments.budget)
+    configuration = configuration_from(Configuration.title, budgeted(given), Path())
+    most = (max(configuration.grid.threads),)
+    return replace(configuration, quick_axes={"threads": most} if arguments.threads == "cores" else {})
 
 
 def refuse_plans(arguments: Namespace) -> None:

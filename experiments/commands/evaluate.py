@@ -16,7 +16,7 @@ from ...cython_src.records import takes
 from ..results.folder import dated_folder
 from ..training.config import TrainingConfig
 from ..training.evaluate import DEFAULTS, EvaluationSettings
-from .arguments import add_device, add_fields, add_json, add_out, folder_of, progress_printer, several
+from .arguments import add_device, add_fields, add_json, add_out, several
 from .functions import Result, call_function, fields_of, named_network
 
 DESCRIPTION = (
@@ -98,7 +98,5 @@ def evaluate(
 
 def call(arguments: Namespace) -> int:
     """Evaluate, and print accuracy and times."""
-    weights = getattr(arguments, "weights", "")
-    out, progress = folder_of(arguments), progress_printer(arguments)
-    call_function(evaluate, arguments, weights=weights, out=out, progress=progress)
+    call_function(evaluate, arguments, weights=getattr(arguments, "weights", ""))
     return 0

@@ -17,7 +17,8 @@ from ...cython_src.records import fields
 from ...cython_src.shown import Shown
 from ..sweep.configuration import ARGUMENTS as FUNCTION_ARGUMENTS
 from ..sweep.configuration import AXES, Configuration, Measure, parse_configuration
-from .arguments import show
+from .arguments import folder_of, progress_printer, show
+from .sweeping import command_line
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -165,9 +166,15 @@ def fields_of(record: type, settings: Mapping[str, Any]) -> dict[str, Any]:
 
 def call_function(function: Callable[..., Result], arguments: Namespace, **further: Any) -> Result:
     """Call a function with the arguments of its command, which are its parameters and settings; print and return its
-    result."""
+    result. A function that takes them gets the folder, the command that continues, and what prints lines on the way."""
     names = {*inspect.signature(function).parameters, *getattr(function, "settings", ())}
     given = {name: value for name, value in vars(arguments).items() if name in names and value is not None}
+    if "out" in names and "out" not in further:
+        given["out"] = folder_of(arguments)
+    if "command" in names:
+        given["command"] = command_line(given["out"])
+    if "progress" in names:
+        given["progress"] = progress_printer(arguments)
     result = function(**{**given, **further})
     show(arguments, result.data, lambda _: str(result))
     return result

@@ -40,10 +40,7 @@ def add_arguments(parser: ArgumentParser) -> None:
     )
     parser.add_argument("--plan", metavar="ID", help="plan, by the first characters of its id; default: the main one")
     parser.add_argument("--seed", type=number_from(0), default=0, metavar="N", help="of stealing; default: %(default)s")
-    parser.add_argument("--format", choices=("pdf", "svg", "png"), default="svg", help="default: %(default)s")
-    parser.add_argument("--column", choices=("double", "single"), default="double", help="7 in or 3.3 in wide")
-    parser.add_argument("--no-title", action="store_true", help="leave out the lines above the panels")
-    parser.add_argument("--file", metavar="FILE", help="the figure; default: DIR/figures/simulated[-MACHINE].FORMAT")
+    parser.add_argument("--file", metavar="FILE", help="the figure; default: DIR/figures/simulated[-MACHINE].svg")
     add_json(parser, "the table")
 
 
@@ -117,7 +114,7 @@ def call(arguments: Namespace) -> int:
     a = arguments
     result = simulate(a.folder, threads=a.threads, models=a.models, machine=a.machine, plan=a.plan, seed=a.seed)
     name = "simulated" + (f"-{Path(a.machine).stem}" if a.machine else "")
-    path = figure_path(a.folder, name, a.column, a.format, a.file)
-    save_asked(result.figure(column=a.column, title=not a.no_title), path, result.caption() + "\n")
+    path = figure_path(a.folder, name, "double", "svg", a.file)
+    save_asked(result.figure(), path, result.caption() + "\n")
     show(a, {**result.data, "figure": str(path)}, format_simulation)
     return 0

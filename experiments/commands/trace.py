@@ -7,12 +7,13 @@ from argparse import ArgumentParser, Namespace
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from ...cython_src.errors import UsageError, check_choice
 from ...cython_src.networks.layers import Network
 from ...cython_src.reading import Number
-from ...cython_src.records import takes
+from ...cython_src.records import Record, about, takes
+from ...cython_src.typed_text import MOST_SECONDS
 from ..events.events import EventLog, events_files, read_events
 from ..machine.placement import Placement
 from ..machine.topology import core_counts
@@ -22,7 +23,7 @@ from ..subjects.models import check_counts, check_ours, models_on
 from ..sweep.configuration import Measure
 from ..traces.sweep import SHOWN, TRACED, once
 from . import arguments as shared
-from .functions import ARGUMENTS, InFolder, Result, call_text, configuration_from, named_network
+from .functions import ARGUMENTS, InFolder, Result, call_text, configuration_from, fields_of, named_network
 from .sweeping import command_line
 
 if TYPE_CHECKING:
@@ -30,7 +31,6 @@ if TYPE_CHECKING:
 
     from ..sweep.comparison import Compared
 
-OWN = ("models", "threads", "seconds", "iterations", "show")  # parameters beside those of a sweep
 DESCRIPTION = (
     "Run each model with its event log on and write what every thread did at every moment: running a block, "
     "scheduling, waiting and why, asleep, without a CPU. Leaves a results folder, as compare --trace with one "
@@ -38,27 +38,19 @@ DESCRIPTION = (
 )
 
 
+class TraceSettings(Record, frozen=True):
+    """How models are logged, beside the options of a sweep."""
+
+    seconds: Annotated[float, about("about how long each logged run lasts", above=0, below=MOST_SECONDS)] = 0.5
+    iterations: Annotated[int, about("length of each logged run instead; 0: by seconds", least=0)] = 0
+    show: Annotated[int, about("iterations in pictures", least=1)] = SHOWN
+
+
 def add_arguments(parser: ArgumentParser) -> None:
     shared.add_plan_options(parser)
     shared.add_models(parser, TRACED)
     parser.add_argument("--threads", type=shared.thread_count, metavar="N", help=f"default: {core_counts()[-1]}")
-    length = parser.add_mutually_exclusive_group()
-    length.add_argument(
-        "--seconds",
-        type=shared.positive,
-        default=0.5,
-        help="about how long each logged run lasts; default: %(default)s",
-    )
-    length.add_argument(
-        "--iterations", type=shared.number_from(1), metavar="N", help="length of each logged run instead"
-    )
-    parser.add_argument(
-        "--show",
-        type=shared.number_from(1),
-        default=SHOWN,
-        metavar="N",
-        help="iterations in pictures; default: %(default)s",
-    )
+    shared.add_fields(parser, TraceSettings)
     parser.add_argument(
         "--inject",
         choices=INJECTIONS,
@@ -162,16 +154,13 @@ class Trace(Result, InFolder):
         return write_report(self.folder)
 
 
-@takes(names=ARGUMENTS)
+@takes(TraceSettings, names=ARGUMENTS)
 def trace(
     network: str | Network = "cifar10_cnn",
     *,
     models: str | Sequence[str] = TRACED,
     threads: int | None = None,
     out: str | os.PathLike[str] | None = None,
-    seconds: float = 0.5,
-    iterations: int | None = None,
-    show: Number = SHOWN,
     **settings: Any,
 ) -> Trace:
     """Log what every thread does at every moment of a run, as `forktask trace` does.
@@ -186,14 +175,9 @@ def trace(
         Default: the physical cores that this process may use.
     out : path, optional
         Results folder; default: traces/<date and time>.
-    seconds : float
-        About how long each logged run lasts.
-    iterations : int, optional
-        Length of each logged run instead.
-    show : int
-        Iterations in pictures.
     **settings
-        As for `compare`, one value each: `batch=16`.
+        `seconds` (that each logged run lasts), or its `iterations`; how many iterations pictures `show`; others as for
+        `compare`, one value each: `batch=16`.
 
     Raises
     ------
@@ -204,27 +188,29 @@ def trace(
     """
     folder = os.fspath(out or dated_folder("traces"))
     name = named_network(network, Path(folder).parent)
-    given = {"network": name, "models": models, "threads": threads, "seconds": seconds}
-    given |= {"iterations": iterations, "show": show, **settings}
+    given = {"network": name, "models": models, "threads": threads, **settings}
     command = call_text("trace", {**given, "out": folder})
     if not _measured(folder, command, **given).usable:
         raise RuntimeError(f"nothing to trace in {folder}: every model failed, as reported above")
     return Trace(folder)
 
 
-def _measured(folder: str, command: str, **settings: Any) -> Compared:
+def _measured(
+    folder: str, command: str, *, models: str | Sequence[str], threads: int | None, **settings: Any
+) -> Compared:
     """Measure and trace each model once, and write the report."""
     from ..report.files import write_report, write_trace_files
     from ..sweep.comparison import measure_comparison
 
-    models, threads, seconds, iterations, show = (settings.pop(name) for name in OWN)
+    own = TraceSettings(**fields_of(TraceSettings, settings))
     specs = check_ours(models_on(None, shared.several(models), TRACED))
     counts = core_counts()[-1:] if threads is None else check_counts(specs, [threads])
-    settings |= {"models": [*map(str, specs)], "threads": [*counts], **once(seconds)}
+    settings = {name: value for name, value in settings.items() if name not in own.as_dict()}
+    settings |= {"models": [*map(str, specs)], "threads": [*counts], **once(own.seconds)}
     configuration = configuration_from("Traces of execution models", settings, Path(folder).parent)
-    write = partial(write_trace_files, shown=show)
+    write = partial(write_trace_files, shown=own.show)
     compared = measure_comparison(
-        configuration, folder, command, trace=write, iterations=iterations, adds_sessions=False
+        configuration, folder, command, trace=write, iterations=own.iterations or None, adds_sessions=False
     )
     if compared.usable:
         write_report(folder)
@@ -237,7 +223,8 @@ def call(arguments: Namespace) -> int:
     from ..results.rows import TraceRow, values_of
 
     folder, plan = shared.folder_of(arguments), shared.plan_options(arguments).as_dict()
-    given = {name: getattr(arguments, name) for name in ("network", *OWN, "check")} | shared.given(arguments, Placement)
+    given = {name: getattr(arguments, name) for name in ("network", "models", "threads", "check")}
+    given |= shared.given(arguments, Placement) | shared.given(arguments, TraceSettings)
     given |= {"inject": (arguments.inject,)} if arguments.inject else {}
     compared = _measured(folder, command_line(folder), **given, **plan)
     if not compared.usable:

@@ -20,7 +20,7 @@ from ..results.files import NoRoom
 from ..results.folder import SAMPLES, dated_folder
 from ..subjects.models import describe_gpu_convolutions
 from ..training.config import DEFAULTS_OF_TOKENS, TrainingConfig
-from .arguments import add_device, add_fields, add_json, progress_printer
+from .arguments import add_device, add_fields, add_json
 from .functions import Result, call_function, named_network
 
 DESCRIPTION = (
@@ -104,7 +104,7 @@ def call(arguments: Namespace) -> int:
     """Train, and print the result; of an interrupted training say what is kept."""
     out = getattr(arguments, "out", TrainingConfig().out)
     try:
-        call_function(train, arguments, out=out, progress=progress_printer(arguments))
+        call_function(train, arguments, out=out)
     except KeyboardInterrupt:
         kept = f"the last whole epoch is kept, go on with: forktask train --resume --out {out}"
         begun = Path(out, SAMPLES).exists()

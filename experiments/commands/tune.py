@@ -19,7 +19,6 @@ from ..sweep.configuration import Grid
 from ..sweep.tuned import MODELS, SearchSettings
 from . import arguments as shared
 from .functions import NothingMeasured, Result, call_function, call_text, fields_of, named_network
-from .sweeping import command_line
 
 DESCRIPTION = (
     "Search the granularity at which each execution model is fastest, with the same candidates for each: a sweep, "
@@ -93,9 +92,8 @@ def tune(
 
 def call(arguments: Namespace) -> int:
     """Measure the candidates, and print the best ones. Exit code 1: no model could be measured."""
-    folder, plan = shared.folder_of(arguments), shared.given_options(arguments)
     try:
-        call_function(tune, arguments, out=folder, command=command_line(folder), **plan)
+        call_function(tune, arguments, **shared.given_options(arguments))
     except NothingMeasured:  # what failed is printed
         return 1
     return 0

@@ -548,14 +548,6 @@ def _networks(grid: Mapping[str, Any], where: str) -> tuple[str, ...]:
     return tuple(dict.fromkeys(called))
 
 
-def check_axes(axes: Mapping[str, tuple]) -> dict[str, tuple]:
-    """Return axes whose values are checked one by one."""
-    return {
-        name: _axis(AXES[name], [*map(str, values)] if name == "models" else [*values], "the arguments")
-        for name, values in axes.items()
-    }
-
-
 def parse_configuration(values: Mapping[str, Any], where: str = "the configuration") -> Configuration:
     """Make a configuration from nested mappings, as a TOML file gives them. Raises `UsageError`: an unknown key, a
     value of the wrong type, an empty list, threads on which no model runs, or what `Configuration` refuses."""
