@@ -1,4 +1,4 @@
-"""Executors that move data between host and device in every step: layers placed by hand, input loaded by the host."""
+"""The executor that moves data from host to device in every step: the host loads the input."""
 
 from __future__ import annotations
 
@@ -9,42 +9,7 @@ from ..cython_src.errors import UsageError
 from ..cython_src.gpu.bind import freed_with
 from ..cython_src.gpu.coherence import DEVICE, HOST
 from ..cython_src.gpu.executor import GpuExecutor
-from .models import GPU_HOSTLOAD, GPU_OFFLOAD
-
-
-class GpuOffloadExecutor(GpuExecutor):
-    """Loops of some kernels on the device, the rest on the host, one after the other: a first port's "offload".
-
-    Data follow by themselves: before a loop runs, what is out of date where it runs is copied (`Coherence`).
-    """
-
-    about = GPU_OFFLOAD
-
-    def _record(self, bound):
-        self._on_device = [self._offloads(loop.kernel.removeprefix("nhwc_")) for loop in bound.plan.loops]
-        if not any(self._on_device):
-            known = ", ".join(sorted({loop.kernel for loop in bound.plan.loops}))
-            raise UsageError(f"no kernel of this plan begins with {self.options.kernels!r}; its kernels are {known}")
-        (self._stream,) = self._streams_for(bound, 1)
-        self._host_worker = Workers(1, bound.scratch_bytes)
-
-    def _offloads(self, kernel: str) -> bool:
-        pooling = "pool" in kernel and not kernel.startswith("conv")
-        return kernel.startswith(self.options.kernels) or (self.options.kernels == "pool" and pooling)
-
-    def _bring(self, bound):
-        """Copy nothing in advance: every loop fetches the data it uses."""
-
-    def _run_on(self, bound, first_replay, num_replays):
-        for replay in range(first_replay, first_replay + num_replays):
-            for loop, on_device in enumerate(self._on_device):
-                if on_device:
-                    bound.acquire(bound.uses[loop], DEVICE, self._stream)
-                    bound.launch(loop, self._stream, replay)
-                    continue
-                bound.acquire(bound.uses[loop], HOST, self._stream)
-                bound.device.synchronize(self._stream)
-                run_on_host(bound, loop, replay, self._host_worker)
+from .models import GPU_HOSTLOAD
 
 
 class GpuHostLoadExecutor(GpuExecutor):

@@ -152,18 +152,6 @@ class HostLoadOptions(Record):
     ] = "prefetch"
 
 
-class OffloadOptions(Record):
-    """Options of `gpu_offload`."""
-
-    kernels: Annotated[
-        str,
-        about(
-            "kernels that run on the device, by the beginning of their names; `pool`: all poolings",
-            choices=("conv", "fc", "pool", "relu", "softmax", "depthwise", "norm", "optimizer"),
-        ),
-    ] = "conv"
-
-
 def _reference(name: str, executor: str, library: str, *options: type[Record], **described: Any) -> ExecutionModel:
     """Describe a model that leaves plans to another library."""
     executor, library = f".forkjoin.outside_executors:{executor}", f".forkjoin.{library}"
@@ -219,14 +207,4 @@ GPU_HOSTLOAD = _gpu(
     moves_data=True,
     colors=("brown",),
     markers="Pp",
-)
-GPU_OFFLOAD = _gpu(
-    "gpu_offload",
-    ".forkjoin.gpu_transfers:GpuOffloadExecutor",
-    OffloadOptions,
-    barrier="loop",
-    moves_data=True,
-    mixes_devices=True,
-    colors=("0.7",),
-    markers="*",
 )

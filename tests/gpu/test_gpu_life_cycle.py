@@ -18,7 +18,7 @@ from forktask.experiments.subjects.models import MODELS
 
 pytestmark = [pytest.mark.cxx, pytest.mark.timeout(120)]
 SPECS = [name for name, model in MODELS.items() if model.device == "gpu" and not model.is_peer]
-NEED_A_NETWORK = ("gpu_hostload", "gpu_offload")
+NEED_A_NETWORK = ("gpu_hostload",)
 # A GPU looks for no decision to stop, and its arrays have no replacement on the host.
 NOT_HERE = ("loop", "decisions", "lookahead", "exchanged")
 
@@ -106,7 +106,7 @@ def test_fifty_executors_take_no_more_than_the_first(monkeypatch):
     """Check that events, streams, memory of the device and of the host are given back once an executor is closed, and
     that streams, which keep their workspaces, are used again."""
     monkeypatch.setattr(gpu_blas, "FILLING", 0)
-    device, plan = FakeDevice(execute=False), plan_for("gpu_offload")
+    device, plan = FakeDevice(execute=False), plan_for("gpu_hostload")
 
     def held(number):
         bound = GpuBoundPlan(plan, device_storage(device, ("pageable", "pinned")[number % 2]), device)

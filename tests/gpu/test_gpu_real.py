@@ -18,7 +18,7 @@ from forktask.cython_src.gpu.bind import GpuBoundPlan, device_storage
 from forktask.cython_src.graphs.task_bench import task_bench
 from forktask.cython_src.lowering.lower import initialise, lower
 from forktask.cython_src.networks import gpt2, mobilenet_v2, preact_resnet18, resnet18, resnext29_2x64d
-from forktask.forkjoin.gpu_transfers import GpuHostLoadExecutor, GpuOffloadExecutor
+from forktask.forkjoin.gpu_transfers import GpuHostLoadExecutor
 from forktask.tasking.gpu_both import GpuBothExecutor
 from forktask.tasking.gpu_executor import GpuTaskGraphExecutor, GpuTaskIterExecutor, GpuTasksExecutor
 
@@ -193,18 +193,6 @@ def test_loops_divided_between_host_and_device(gpu, name):
         executor.run(STEPS)
     losses, expected = bound.arrays["losses"][:STEPS], on_cpu(plan)["losses"][:STEPS]
     np.testing.assert_allclose(losses, expected, rtol=1e-2)
-    bound.close()
-
-
-def test_layers_placed_by_hand(gpu):
-    """Check convolutions on the GPU with the rest on the CPU."""
-    plan = make_plan()
-    bound = GpuBoundPlan(plan, None, gpu)
-    fill(bound)
-    with GpuOffloadExecutor() as executor:
-        executor.prepare(bound)
-        executor.run(STEPS)
-    assert_close(persistent(bound), on_cpu(plan))
     bound.close()
 
 
