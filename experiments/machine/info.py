@@ -115,13 +115,12 @@ def _measured(environment: dict, machine: dict) -> dict[str, str]:
     }
 
 
-def _between_nodes(pairs: dict[str, dict[str, dict[str, float]]]) -> str:
-    """Return bandwidth and latency from the CPUs of each node to the memory of each."""
+def _between_nodes(pairs: dict[str, dict[str, float]]) -> str:
+    """Return the bandwidth from the CPUs of each node to the memory of each."""
     texts = [
-        f"{measured['bandwidth_bytes_per_s'] / 1e9:.0f} GB/s, {1e9 * measured['latency_s']:.0f} ns from node {run} to "
-        f"{memory}"
+        f"{rate / 1e9:.0f} GB/s from node {run} to {memory}"
         for run, of_memory in pairs.items()
-        for memory, measured in of_memory.items()
+        for memory, rate in of_memory.items()
     ]
     return f"one thread: {'; '.join(texts)}"
 

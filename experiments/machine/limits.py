@@ -44,9 +44,9 @@ def _by_threads(threads: Iterable[int], measure: Callable[[int], float]) -> dict
     return result
 
 
-def _measure_between_nodes(seconds: float, array_bytes: int) -> dict[str, dict[str, dict[str, float]]]:
-    """Return bandwidth and latency of one thread by the node that it runs on, then by the node of its memory; nothing
-    of a single node, whose pages take seconds to touch and tell no more than the bandwidth of one thread."""
+def _measure_between_nodes(seconds: float, array_bytes: int) -> dict[str, dict[str, float]]:
+    """Return the bandwidth of one thread by the node that it runs on, then by the node of its memory; nothing of a
+    single node, whose pages take seconds to touch and tell no more than the bandwidth of one thread."""
     nodes, cpus, result = memory_nodes(), {}, {}
     if len(nodes) < 2:
         return {}
@@ -57,10 +57,8 @@ def _measure_between_nodes(seconds: float, array_bytes: int) -> dict[str, dict[s
             if refused := set_memory_policy(NODE0, [memory, *nodes][: len(nodes)]):
                 say(f"memory of single nodes was not measured: {refused}")
                 return {}
-            result.setdefault(str(run), {})[str(memory)] = {
-                "bandwidth_bytes_per_s": machine_peaks.measure_bandwidth(1, seconds, array_bytes, [cpus[run]]),
-                "latency_s": machine_peaks.measure_load_latency(seconds, array_bytes, cpus[run]),
-            }
+            rate = machine_peaks.measure_bandwidth(1, seconds, array_bytes, [cpus[run]])
+            result.setdefault(str(run), {})[str(memory)] = rate
     set_memory_policy(FIRST_TOUCH, nodes)
     return result
 

@@ -148,9 +148,6 @@ static double integer_additions(void)
     return CHAIN_STEPS;
 }
 
-/* Of a chase through memory; a float holds whole numbers up to 2 to the 24, lines of 1 GiB. */
-enum { CHASE_STEPS = 256, FLOATS_OF_LINE = 16, MOST_LINES = 1 << 24 };
-
 typedef struct Team {
     int kind, isa, num_threads, num_windows;
     size_t bytes_per_thread;
@@ -199,10 +196,6 @@ static Window run_window(const Team *team, float *arrays, size_t count, size_t *
             units += integer_chain();
         } else if (team->kind == PEAKS_ADDS) {
             units += integer_additions();
-        } else if (team->kind == PEAKS_CHASE) {
-            for (int i = 0; i < CHASE_STEPS; i++)
-                *position = (size_t)arrays[*position * FLOATS_OF_LINE];
-            units += CHASE_STEPS;
         } else {
             /* One slice of a large set, or several passes over a small one. */
             const int stream = team->kind - PEAKS_TRIAD;
@@ -220,14 +213,6 @@ static Window run_window(const Team *team, float *arrays, size_t count, size_t *
         now = forktask_now_ns();
     } while (now - start < duration);
     return (Window){units, start, now};
-}
-
-/* Make lines, a power of two, a single cycle in the order of a linear congruential generator (T. Hull, A. Dobell, "Random
- * Number Generators", SIAM Review 1962: period of all lines). The first float of each says which one is next. */
-static void link_lines(float *lines, size_t count)
-{
-    for (size_t i = 0; i < count; i++)
-        lines[i * FLOATS_OF_LINE] = (float)((i * 1664525 + 1013904223) & (count - 1));
 }
 
 static void *member_main(void *argument)
@@ -260,15 +245,6 @@ static void *member_main(void *argument)
         else
             for (size_t i = 0; i < num_arrays * count; i++)
                 arrays[i] = 1.0f;
-    }
-    if (!error && team->kind == PEAKS_CHASE) {
-        size_t lines = 1;
-        while (lines < MOST_LINES && 2 * lines * FLOATS_OF_LINE * sizeof(float) <= team->bytes_per_thread)
-            lines *= 2;
-        if (posix_memalign((void **)&arrays, 4096, lines * FLOATS_OF_LINE * sizeof(float)))
-            error = ENOMEM;
-        else
-            link_lines(arrays, lines);
     }
     if (error)
         atomic_store_explicit(&team->error, error, memory_order_relaxed);

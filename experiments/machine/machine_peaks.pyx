@@ -15,7 +15,7 @@ from ...cython_src.kernels.simd.instruction_sets import choose
 
 
 cdef extern from "experiments/machine/machine_peaks.h" nogil:
-    int PEAKS_FMA, PEAKS_TRIAD, PEAKS_UPDATE, PEAKS_CHASE, PEAKS_CHAIN, PEAKS_ADDS
+    int PEAKS_FMA, PEAKS_TRIAD, PEAKS_UPDATE, PEAKS_CHAIN, PEAKS_ADDS
     int peaks_run_team(int kind, int isa, int num_threads, const int *cpus, size_t bytes_per_thread,
                        int num_windows, double window_s, double *rates)
     void peaks_clock(double *cost_ns, double *step_ns)
@@ -31,7 +31,7 @@ _ISAS = ("generic", "avx2", "avx512")  # as in machine_peaks.h
 
 
 def _isa_index(instruction_set):
-    return _ISAS.index(choose(instruction_set).removesuffix("_narrow"))
+    return _ISAS.index(choose(instruction_set))
 
 
 def _run_team(int kind, int isa, int threads, cpus, size_t bytes_per_thread, double seconds):
@@ -179,13 +179,6 @@ def measure_memory(int threads=1, double seconds=0.1, Py_ssize_t working_set_byt
     """
     return max(measure_bandwidth(threads, seconds / 2, working_set_bytes, cpus, stream)
                for stream in ("update", "triad"))
-
-
-def measure_load_latency(double seconds=0.1, Py_ssize_t working_set_bytes=256 << 20, cpu=None):
-    """Measure the seconds of a load of a line that needs the load before it, in random order over a working set: of
-    memory, with the page walks that come with it, where no cache holds the set."""
-    cpus = None if cpu is None else [cpu]
-    return 1 / max(_run_team(PEAKS_CHASE, 0, 1, cpus, working_set_bytes, seconds))
 
 
 def measure_clock():

@@ -92,7 +92,7 @@ class MachineRow(Row, frozen=True, kw_only=True, tag="machine"):
     """Limits of a node, measured before its first sample ([how](measuring.md#what-bounds-a-speedup))."""
 
     node: Annotated[Node, says(OF_NODE)]
-    instruction_set: Annotated[Text, says("generic, avx2, avx512 or avx512_narrow")]
+    instruction_set: Annotated[Text, says("generic, avx2 or avx512")]
     peak_flops_per_s_1thread: Annotated[Positive | None, says("best window; null: not measured")]
     median_flops_per_s_1thread: Annotated[Positive | None, says("median window")]
     frequency_hz: Annotated[Amount | None, says("clock under load")]
@@ -104,11 +104,8 @@ class MachineRow(Row, frozen=True, kw_only=True, tag="machine"):
     bandwidth_bytes_per_s: Annotated[ByThreads, says("by number of threads")]
     cache_bandwidth_bytes_per_s: Annotated[ByThreads, says("of one thread, by level")]
     between_nodes: Annotated[
-        dict[Digits, dict[Digits, dict[str, Amount]]],
-        says(
-            "of one thread, by the NUMA node of its CPU, then by that of its memory: `bandwidth_bytes_per_s`, and "
-            "`latency_s` of a load"
-        ),
+        dict[Digits, dict[Digits, Amount]],
+        says("bandwidth of one thread, bytes/s, by the NUMA node of its CPU, then by that of its memory"),
     ] = field(default_factory=dict)
     capacity: Annotated[ByThreads, says("arithmetic of that many threads together, in multiples of one thread's")]
     capacity_beside: Annotated[

@@ -47,10 +47,7 @@ def measure_this_machine(
         transfer_bytes_per_s=1 / seconds_per_byte if seconds_per_byte else 0.0,
         wake_s=wake,
         spin_s=SPIN_S,
-        between_nodes={
-            on: {memory: pair["bandwidth_bytes_per_s"] for memory, pair in row.items()}
-            for on, row in limits.between_nodes.items()
-        },
+        between_nodes=limits.between_nodes,
         threads_per_node=next((n for n, node in enumerate(nodes) if node != nodes[0]), len(nodes)),
         overheads=measure_overheads(),
     )

@@ -45,7 +45,7 @@ def make_machine(**changes):
             "additions_per_cycle": {"0": 4.9, "1": 2.6},
             "bandwidth_bytes_per_s": {"1": 20e9, "2": 30e9},
             "cache_bandwidth_bytes_per_s": {"2": 90e9},
-            "between_nodes": {"0": {"0": {"bandwidth_bytes_per_s": 12e9, "latency_s": 95e-9}}},
+            "between_nodes": {"0": {"0": 12e9}},
             "capacity": {"1": 1.0, "2": 1.98},
             "elapsed_s": 1.0,
             "disturbance": dict.fromkeys(Disturbance.FIELDS, 0),

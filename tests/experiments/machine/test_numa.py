@@ -9,7 +9,7 @@ from experiments.synthetic_results import sweep_of, synthetic_rows
 
 from forktask.cython_src.plan.builder import PlanBuilder
 from forktask.cython_src.plan.model import Block, read, update
-from forktask.experiments.machine import fitness, machine_peaks, numa
+from forktask.experiments.machine import fitness, numa
 from forktask.experiments.machine.info import format_page
 from forktask.experiments.report.words import machine_text
 from forktask.experiments.sampling import generation
@@ -107,12 +107,6 @@ def test_info_shows_each_node(tmp_path):
     assert "4 has CPUs none and hidden" in page and "pages of this process: 1 MiB on 0, 2 MiB on 1" in page
     described["environment"] = make_environment()
     assert "Nodes" not in format_page(described)
-
-
-def test_a_load_of_memory_is_timed():
-    """Check that a load which needs the one before takes longer out of memory than out of the first cache."""
-    near, far = (machine_peaks.measure_load_latency(0.02, size) for size in (16 << 10, 64 << 20))
-    assert 0 < near < far < 1e-3
 
 
 def test_every_contestant_gets_the_policy_and_the_nodes(monkeypatch):
