@@ -50,7 +50,6 @@ MODELS: dict[str, ExecutionModel] = {
         tasking.GPU_TASKGRAPH,
         tasking.GPU_TASKITER,
         forkjoin.GPU_HOSTLOAD,
-        forkjoin.GPU_OFFLOAD,
         tasking.GPU_BOTH,
         TORCH,
         GPU_TORCH,
