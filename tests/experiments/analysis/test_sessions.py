@@ -119,18 +119,6 @@ def test_from_three_sessions_on_the_interval_is_over_them():
     assert in_turn(thinned, 4).ratio("b", "a").value == pytest.approx(many.value, rel=0.005)
 
 
-def test_sessions_that_agree_by_chance_are_no_certainty():
-    """Check that an interval over sessions is never narrower than that over all their generations."""
-    points = points_of(np.random.default_rng(4), 3, 8, apart=0.0)
-    logs = np.array([math.log(Estimates(of_session(points, n, 3)).ratio("b", "a").value) for n in range(3)])
-    for turns in [points["b"]]:
-        for turn in turns:
-            turns[turn] *= math.exp(logs.mean() - logs[turn[0] % 3])
-    alike, pooled = in_turn(points, 3).ratio("b", "a"), Estimates(points).ratio("b", "a")
-    assert alike.apart < 1e-3 and alike.sessions == 3
-    assert alike.half_width >= 0.999 * pooled.half_width > 0.002
-
-
 def test_intervals_over_sessions_hold_at_every_look():
     """Check normal sessions, looks from three to ten: at most one machine in twenty is missed at any."""
     rng, count = np.random.default_rng(1), 4000

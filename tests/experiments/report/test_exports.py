@@ -51,16 +51,3 @@ def test_exports_have_the_models_that_were_asked_for(folder, capsys):
     table, action = (Path(path).read_text() for path in capsys.readouterr().out.split("\n")[:2])
     assert {row["model"] for row in csv.DictReader(table.splitlines())} == {"serial", "taskiter"}
     assert any(row["name"].startswith("Closed graph, 2 threads") for row in json.loads(action))
-
-
-@pytest.mark.parametrize("option", ["--latex", "--extra-p", "--parquet", "--against"])
-def test_other_forms_are_no_options(folder, option, capsys):
-    """Check that what a DataFrame writes itself is refused as any unknown option."""
-    assert main(["report", str(folder), option]) == 2
-    assert f"no such argument: {option}" in capsys.readouterr().err
-
-
-def test_names_without_models_are_refused(folder, capsys):
-    """Check the sentence of names that belong to no model."""
-    assert main(["report", str(folder), "--csv", "--names", "a"]) == 2
-    assert "--names must name each of --models, got 1 for 0 models" in capsys.readouterr().err

@@ -1,47 +1,26 @@
 """Figures: they are drawn, hold what the rows hold, and come out the same every time."""
 
-import io
 import itertools
-import math
 import re
 import subprocess
 import sys
-from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 
 import matplotlib
-import numpy as np
-import pandas as pd
 import pytest
 from experiments.synthetic_results import LAYERS, sweep_of, synthetic_rows
 from matplotlib.backends.backend_agg import FigureCanvasAgg
-from matplotlib.text import Text
 
 from forktask.cython_src.errors import UsageError
 from forktask.experiments.analysis.speeds import main_plan, speed_table
 from forktask.experiments.report import figures
 from forktask.experiments.report.exports import sample_frame
-from forktask.experiments.report.figures.axes import series
-from forktask.experiments.report.figures.chart import Chart, Panel, drawn
 from forktask.experiments.report.figures.ratios import handover_rows
-from forktask.experiments.report.figures.speedup import bound_lines
-from forktask.experiments.report.figures.style import (
-    CROSSED,
-    FORMATS,
-    TALLEST_IN,
-    ModelStyle,
-    finish,
-    in_style,
-    new_figure,
-    panel_title,
-    save,
-)
+from forktask.experiments.report.figures.style import CROSSED, FORMATS, TALLEST_IN, in_style, new_figure, save
 from forktask.experiments.report.rendering import render_answers
 from forktask.experiments.report.sections import build
 from forktask.experiments.report.verdicts import answers
-from forktask.experiments.subjects.models import parse_models
-from forktask.experiments.tables.numbers import format_time
 
 
 @pytest.fixture(scope="module")
@@ -208,18 +187,6 @@ def test_a_report_of_many_plans_draws_one_of_each_network(swept, monkeypatch):
     assert figures.available_figures(swept, other) == [] and "--plan ID" in render_answers(build(swept))
 
 
-def test_logged_runs_unlike_the_timed_ones_have_no_figure_of_layers():
-    """Check that without a serial run, and with logs that took twice as long, the figure is refused with a reason."""
-    rows = synthetic_rows(models=("forkjoin", "taskiter"))
-    for row in rows:
-        if row["kind"] == "profile":
-            row["pass_time_s"] *= 2
-    sweep = sweep_of(rows)
-    assert "layers" not in figures.available_figures(sweep, sweep.plan_ids()[0])
-    with pytest.raises(UsageError, match="took as long as the timed ones"):
-        figures.draw(sweep, "layers", sweep.plan_ids()[0])
-
-
 def test_available_figures_can_all_be_drawn(two, swept):
     """Check that what is offered works and what is not offered is refused with a reason."""
     assert figures.available_figures(two, two.plan_ids()[0]) == [
@@ -311,28 +278,6 @@ def test_models_are_chosen_ordered_and_named(node):
         figures.draw(node, models={"pthreads": "threads"})
 
 
-LONG = ["images=4,rows=16", "images=1,rows=64", "images=1,rows=64,heads=2", "images=4,rows=64,channels=96"]
-
-
-@pytest.mark.usefixtures("measured_as_drawn")
-@pytest.mark.parametrize("column", ["single", "double"])
-def test_values_on_one_number_of_threads_are_rows_with_marks_of_their_bounds(column):
-    """Check that no line joins values, that the bounds of the slowest of six lie on the axis, and that each value has a
-    row of its own."""
-    values = [*LONG, "images=1,rows=16", "images=1"]
-    forms = {"options": [{"granularity": value} for value in values], "slowdowns": (1, 1, 1, 1, 1, 16)}
-    rows = synthetic_rows(models=("serial", "forkjoin", "tasks", "taskiter"), threads=(2,), repeats=2, **forms)
-    sweep = sweep_of(rows)
-    axes = figures.draw(sweep, "granularity", column=column).axes
-    for axis in axes:
-        low, high = axis.get_xlim()
-        points = [line for line in axis.lines if len(line.get_xdata()) == 1]
-        assert all(low <= line.get_xdata()[0] <= high for line in points)
-        assert all(len({*line.get_ydata()}) < 2 for line in axis.lines if line.get_xdata()[0] not in (0, 1))
-    named = [tick.get_text() for tick in axes[0].get_yticklabels()]
-    assert all(any(value in name for name in named) for value in values)
-
-
 @pytest.mark.parametrize(("name", "count"), [("speedup", 3), ("options", 2)])
 def test_an_impossible_point_is_crossed_out(name, count):
     """Check column, marker, legend and caption of a point that is too fast for two threads, and of no other; its phases
@@ -387,149 +332,9 @@ def test_ratios_over_hand_overs_show_near_and_far_cpus():
     assert float(near_and_far[2]) == pytest.approx(1.5 * float(near_and_far[1]), abs=0.02)
 
 
-def test_a_ratio_to_what_is_not_usable_is_crossed_out():
-    """Check both panels of figure `batch` where the fork-join form at one batch is disturbed: (a) crosses out its own
-    point, (b) those of the models that are compared with it."""
-    sweep = sweep_of(synthetic_rows(models=("serial", "forkjoin", "taskiter"), batches=(16, 64), repeats=7))
-    disturbed = [plan_id for plan_id in sweep.plan_ids() if sweep.plans[plan_id].batch == 64]
-    sweep = replace(sweep, disturbed_points={(plan_id, "forkjoin", 2) for plan_id in disturbed})
-    values, ratios = figures.draw(sweep, "batch").axes
-    for axis in (values, ratios):
-        crosses = [line for line in axis.lines if line.get_gid() == CROSSED]
-        assert len(crosses) == 1 and [*crosses[0].get_xdata()] == [64.0]
-
-
-def test_no_line_joins_points_that_are_not_usable():
-    """Check the line of two such points beside each other, and that of the others, which ends before them."""
-    with in_style():
-        _, (axis,) = new_figure("double", 1)
-    nothing = [math.nan] * 4
-    series(axis, [1, 2, 3, 4], [1.0, 2.0, 3.0, 4.0], nothing, nothing, ModelStyle("red", "o", "-"), usable=[1, 1, 0, 0])
-    line, marks, crosses = axis.lines
-    assert line.get_linestyle() == "-" and np.isfinite(line.get_ydata()).tolist() == [True, True, False, False]
-    assert [each.get_linestyle() for each in (marks, crosses)] == ["None", "None"]
-    assert marks.get_xdata().tolist() == crosses.get_xdata().tolist() == [3, 4]
-
-
-def test_a_figure_of_options_says_how_many_tasks_their_values_have():
-    """Check the least and the largest number in the title."""
-    forms = {"options": ({}, {"weight_gradients": "chain"}), "slowdowns": (1.0, 1.2)}
-    rows = synthetic_rows(models=("serial", "forkjoin"), threads=(2,), repeats=2, **forms)
-    first, second = (row for row in rows if row["kind"] == "plan")
-    second["num_tasks"] = first["num_tasks"] + 5
-    title = " ".join(text.get_text() for text in figures.draw(sweep_of(rows), "options").findobj(Text))
-    assert f"{first['num_tasks']} to {second['num_tasks']} tasks in {len(first['loops'])} loops" in title
-
-
 def test_figures_do_not_depend_on_the_style_of_the_user(two, tmp_path):
     """Check the bytes under a style that asks for LaTeX and a font that is not there."""
     style = {"font.family": "No Such Font", "text.usetex": True}
     with matplotlib.rc_context(style):
         strange = save(figures.draw(two), tmp_path / "a.svg").read_bytes()
     assert strange == save(figures.draw(two), tmp_path / "b.svg").read_bytes()
-
-
-def test_texts_are_as_wide_as_they_were_laid_out(two):
-    """Check that a figure that a program saves, outside of the settings in which it was drawn, has the same pixels."""
-    figure, result = figures.draw(two, column="single"), []
-    for settings in (nullcontext(), in_style()):
-        with settings:
-            figure.savefig(file := io.BytesIO(), format="png", dpi=100)
-        result.append(file.getvalue())
-    assert result[0] == result[1]
-
-
-def test_a_forest_has_the_ratios_of_all_contestants(two):
-    """Check each drawn ratio and interval against the table of speeds, far ones being written."""
-    table = speed_table(two)
-    table = table[(table["threads"] == 2) & (table["reference"] != "")]
-    axis = figures.draw(two, "forest").axes[0]
-    drawn = {float(line.get_xdata()[0]) for line in axis.lines if len(line.get_xdata()) == 1}
-    bars = {tuple(line.get_xdata()) for line in axis.lines if len(line.get_xdata()) == 2 and line.get_linewidth() > 1}
-    written = {text.get_text() for text in axis.texts}
-    assert len(table) == 5
-    for row in table.to_dict("records"):
-        assert row["ratio"] in drawn or f"{row['ratio']:.2f}" in written
-        assert (row["ratio_low"], row["ratio_high"]) in bars or f"{row['ratio']:.2f}" in written
-
-
-def test_bounds_that_coincide_are_one_line_and_have_intervals():
-    """Check names and values: the bound of fork-join lies apart, those of tasks are that of the area."""
-    ends = {"": 1.0, "_low": 0.9, "_high": 1.2}
-    factors = {"area": 1.0, "forkjoin": 0.8, "taskgraph": 1.001, "taskiter": 1.0, "brent": 0.7}
-    rows = [
-        {"threads": n, **{f"{b}_speedup{e}": n * f * part for b, f in factors.items() for e, part in ends.items()}}
-        for n in (2, 1)
-    ]
-    result, styles = bound_lines(pd.DataFrame(rows), parse_models(["forkjoin", "tasks", "taskiter", "gpu_forkjoin"]))
-    assert [*styles] == ["bounds: area, span, cycle\nmean", "fork-join bound", "Brent's bound"]
-    join = result[result["model"] == "fork-join bound"]
-    assert join["x"].tolist() == [1, 2] and join["low"].tolist() == pytest.approx([0.72, 1.44])
-    _, styles = bound_lines(pd.DataFrame(rows), parse_models(["tasks:taskwait=loop"]))
-    assert [*styles] == ["area bound", "fork-join bound"]
-
-
-@pytest.mark.parametrize(
-    ("seconds", "text"),
-    [
-        (1.0, "1.00 s"),
-        (0.00641, "6.41 ms"),
-        (41.5e-6, "41.5 µs"),
-        (123e-9, "123 ns"),
-        (0.0, "0 ns"),
-        (float("nan"), "n/a"),
-        (-0.0021, "-2.10 ms"),
-    ],
-)
-def test_times_have_three_digits(seconds, text):
-    """Check units and digits."""
-    assert format_time(seconds) == text
-
-
-def dots(values, **arguments):
-    """A chart of named rows with a value each."""
-    rows = pd.DataFrame(
-        {"model": list(values), "x": list(values), "value": list(values.values()), "low": math.nan, "high": math.nan}
-    )
-    styles = {name: ModelStyle("0.3", "o", "-") for name in values}
-    return Chart([Panel(rows, **arguments)], styles=styles)
-
-
-def test_arrows_lead_to_the_side_where_the_value_is():
-    """Check values just beyond the limits, which axes may reach."""
-    chart = dots({"low": 0.6, "one": 1.0, "high": 1.58}, label="ratio", scale="ratio", limits=(2 / 3, 1.5))
-    with in_style():
-        (axis,) = drawn(chart, "single").axes
-    assert {text.get_text(): text.xy[0] for text in axis.texts} == {"0.60": 0, "1.58": 1}
-
-
-def test_a_chart_may_have_fewer_panels_than_widths():
-    """Check the figure of layers without one that has arithmetic: a single panel."""
-    with in_style():
-        figure = drawn(replace(dots({"one": 1.0}, label="time"), widths=(1.25, 1)))
-    assert len(figure.axes) == 1
-
-
-def test_a_title_keeps_its_words_and_a_legend_names_what_is_drawn():
-    """Check a long word in a narrow panel, and a line without values."""
-    first, second = (dots({"a row with a long name": 1.0}, label="time", title="forkjoin, persistent").panels * 2)[:2]
-    nothing = pd.DataFrame({"model": ["bound"], "x": [math.nan], "value": [math.nan], "low": [1.0], "high": [1.0]})
-    second = replace(second, rows=pd.concat([second.rows, nothing]))
-    styles = {"a row with a long name": ModelStyle("0.3", "o", "-"), "bound": ModelStyle("0.3", "", "-")}
-    with in_style():
-        figure = drawn(Chart([first, second], styles=styles), "single")
-    assert all("persistent" in axis.get_title(loc="left").split("\n")[-1] for axis in figure.axes)
-    assert not figure.legends
-
-
-def test_names_of_a_panel_beside_long_names_are_not_cut():
-    """Check title and name of the axis of a panel that is narrower than they are."""
-    with in_style():
-        figure, (axis, other) = new_figure("single", 2)
-        for one in (axis, other):
-            one.set_yticks([0], ["a name of a row that takes half of it"])
-            one.set_xlabel("time in the serial step (ms), or another name")
-            panel_title(one, "arithmetic under the roofs, a title")
-        finish(figure)
-    named = [text for one in figure.axes for text in (one._left_title, one.xaxis.label)]
-    assert max(text.get_window_extent().x1 for text in named) <= figure.bbox.x1

@@ -3,7 +3,6 @@
 import csv
 import html.parser
 import json
-import math
 import re
 from dataclasses import replace
 
@@ -12,7 +11,7 @@ from experiments.synthetic_results import OTHERS, report_rows, report_text, swee
 
 from forktask.cython_src.errors import UsageError
 from forktask.cython_src.networks.own import FUNCTION
-from forktask.experiments.analysis.accounting import accounting_table, summary_table
+from forktask.experiments.analysis.accounting import summary_table
 from forktask.experiments.analysis.comparisons import axis_table, own_best_table
 from forktask.experiments.analysis.estimates import Estimate
 from forktask.experiments.analysis.load import load
@@ -20,21 +19,19 @@ from forktask.experiments.analysis.names import model_label
 from forktask.experiments.analysis.speeds import speed_table, verdict_columns
 from forktask.experiments.commands.main import main
 from forktask.experiments.report import figures, files, sections
-from forktask.experiments.report.columns import ACCOUNT, VERDICT
+from forktask.experiments.report.columns import VERDICT
 from forktask.experiments.report.rendering import render_answers, render_text
 from forktask.experiments.report.verdicts import answers
 from forktask.experiments.report.words import axes_text
 from forktask.experiments.subjects.models import parse_model
-from forktask.experiments.tables.numbers import format_time
 
 
 class Page(html.parser.HTMLParser):
-    """Collects tables, links, ids and figures; complains about tags that are not closed."""
+    """Collects tags, links and ids; complains about tags that are not closed."""
 
     def __init__(self, text):
         super().__init__()
-        self.tables, self.ids, self.references, self.tags, self.open = [], [], [], [], []
-        self.cell = None
+        self.ids, self.references, self.tags, self.open = [], [], [], []
         self.feed(text)
         assert not self.open, self.open
 
@@ -45,12 +42,6 @@ class Page(html.parser.HTMLParser):
         self.references += [v for k, v in attributes if k in ("src", "href", "xlink:href", "srcset", "data")]
         if tag not in ("meta", "br", "path", "use", "rect"):
             self.open.append(tag)
-        if tag == "table":
-            self.tables.append([])
-        elif tag == "tr":
-            self.tables[-1].append([])
-        elif tag in ("td", "th"):
-            self.cell = ""
 
     def handle_startendtag(self, tag, attributes):
         self.handle_starttag(tag, attributes)
@@ -61,13 +52,6 @@ class Page(html.parser.HTMLParser):
         if tag in ("path", "use", "rect"):
             return
         assert self.open.pop() == tag
-        if tag in ("td", "th"):
-            self.tables[-1][-1].append(self.cell)
-            self.cell = None
-
-    def handle_data(self, data):
-        if self.cell is not None:
-            self.cell += data
 
 
 @pytest.fixture(scope="module")
@@ -110,47 +94,6 @@ def test_page_is_self_contained(page):
     assert {r[1:] for r in parsed.references} <= set(parsed.ids)
     assert parsed.tags.count("svg") == parsed.tags.count("figcaption") == 6
     assert "@import" not in page and "url(http" not in page and "<metadata" not in page
-
-
-def test_every_number_of_the_table_comes_from_the_rows(folder, page):
-    """Check each cell of the main table against medians and ratios computed here from samples.jsonl."""
-    rows = [json.loads(line) for line in (folder / "samples.jsonl").read_text().splitlines()[:-1]]
-    samples = [r for r in rows if r["kind"] == "sample"]
-    table = next(t for t in Page(page).tables if t[0][0] == "model" and "verdict in this session" in t[0])
-    assert len(table) == 1 + 13
-
-    def mean(model, threads):
-        times = [
-            r["step_time_s"]
-            for r in samples
-            if (model_label(parse_model(r["model"])), r["threads"]) == (model, threads)
-        ]
-        return math.exp(math.fsum(map(math.log, times)) / len(times)), len(times)
-
-    for cells in table[1:]:
-        row = dict(zip(table[0], cells, strict=True))
-        time, count = mean(row["model"], int(row["threads"]))
-        speedup = mean("serial", 1)[0] / time
-        assert row["rounds, generations, sessions"] == f"{2 * count}, {count}, 1"
-        assert float(row["time"].split()[0]) == pytest.approx(float(format_time(time).split()[0]), rel=2e-3)
-        assert float(row["speedup"]) == pytest.approx(speedup, abs=0.011)
-        assert float(row["efficiency"][:-1]) == pytest.approx(100 * speedup / int(row["threads"]), abs=0.5)
-
-
-def test_the_floor_of_a_run_is_written(folder):
-    """Check the column of floors against the analysis."""
-    accounts = accounting_table(load(folder)).to_dict("records")
-    texts = [{column.heading: column.text(row) for column in ACCOUNT} for row in accounts]
-    assert [text["its value"] for text in texts] == [format_time(row["floor_s"]) for row in accounts]
-
-
-def test_summary_csv_holds_the_table(folder):
-    """Check columns and values of summary.csv against the analysis."""
-    with open(folder / "summary.csv", newline="") as file:
-        rows = list(csv.DictReader(file))
-    table = summary_table(load(folder))
-    assert list(rows[0]) == list(table.columns) and len(rows) == len(table)
-    assert float(rows[3]["time_s"]) == pytest.approx(table["time_s"].iloc[3])
 
 
 def test_report_again_gives_the_same_files(tmp_path):
@@ -200,17 +143,6 @@ def test_a_report_without_the_step_of_one_model(tmp_path, unknown):
     folder = write_rows(tmp_path, rows)
     files.write_report(folder)
     assert unknown not in {row["model"] for row in answers(load(folder))}
-
-
-def test_several_plans_get_figures_of_their_own(tmp_path, few_figures):
-    """Check the sweep's figures and sections, and that file names differ."""
-    rows = synthetic_rows(models=("serial", "forkjoin", "taskiter"), batches=(16, 64), repeats=5)
-    files.write_report(write_rows(tmp_path, rows))
-    names = sorted(p.name for p in (tmp_path / "figures").glob("speedup*.svg"))
-    assert names == ["speedup-cifar10_cnn-batch64-train-images_16.svg", "speedup.svg"]
-    assert (tmp_path / "figures" / "batch.svg").exists()
-    parsed = Page((tmp_path / "report.html").read_text(encoding="utf-8"))
-    assert len(parsed.ids) == len(set(parsed.ids))
 
 
 def test_refused_results_leave_the_old_report_alone(tmp_path):
@@ -357,16 +289,6 @@ def test_a_report_prints_the_answers_and_the_rest_where_it_is_asked_for(tmp_path
     path, _, text = capsys.readouterr().out.partition("\n")
     assert path.endswith("run_time.pdf") and "Phases of a step" in text and "Every model" not in text
     assert not [path.name for path in (folder / "figures").iterdir() if set("=,") & set(path.name)]
-
-
-def test_a_title_names_a_network_once():
-    """Check the title of one problem, of several, and of those that share no word."""
-    forms = ({"weight_gradients": "chain"}, {"weight_gradients": "partial"})
-    rows = synthetic_rows(models=("serial", "forkjoin"), options=forms, slowdowns=(1.0, 1.2), repeats=3)
-    title = sections.build(sweep_of(rows)).title
-    assert title == "cifar10_cnn, batch 64, train: weight gradients chain, partial"
-    (one,) = {sections.build(sweep_of(synthetic_rows(repeats=3))).title}
-    assert one.startswith("cifar10_cnn, batch 64, train") and ":" not in one
 
 
 def test_the_first_screen(tmp_path, few_figures, capsys):

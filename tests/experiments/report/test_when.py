@@ -41,14 +41,6 @@ def test_points_lie_over_the_published_ones():
     assert first.title == "When do tasks pay?" and first.figures == ("when",)  # before the plans
 
 
-def test_a_point_beyond_the_published_ones_is_inside():
-    """Check that axes hold a fork-join that keeps its cores a fifth busy."""
-    own = when.points(sweep_of((4, 16, 32))).assign(busy=0.2, busy_low=0.19, busy_high=0.21)
-    figure = figures.chart.drawn(when.gains_chart(pd.read_csv(when.PUBLISHED), own))
-    low, high = figure.axes[0].get_xlim()
-    assert low < 0.19 and high > 1
-
-
 @pytest.mark.parametrize(
     "sweep",
     [
