@@ -3,7 +3,6 @@
 import threading
 from contextlib import suppress
 
-import numpy as np
 import pytest
 from cython_src.python_kernels import kernel
 
@@ -44,17 +43,6 @@ def plan(unroll=1, **operands):
         )
     builder.unrolled(unroll)
     return builder.build()
-
-
-def test_blocks_get_their_bounds_attributes_and_iteration():
-    """Check what a Python kernel receives, block by block."""
-    bound = bind(plan(), target="numpy")
-    assert (bound.num_loops, bound.num_tasks, bound.iteration_stride, bound.needs_gil) == (1, 2, 1, True)
-    workers = Workers(1)
-    assert bound.run_task(0, 0, 3, workers) == 0
-    np.testing.assert_array_equal(bound.arrays["x"], [30.5, 30.5, 0, 0])
-    assert bound.run_task(0, 1, 0, workers) == 0
-    np.testing.assert_array_equal(bound.arrays["x"], [30.5, 30.5, 0.5, 0.5])
 
 
 def test_bad_binding_is_refused():
@@ -126,25 +114,6 @@ def test_earliest_failure_is_raised():
     bound.run_task(1, 0, 8, workers, 1)
     with pytest.raises(BlockFailure, match="iteration 8 with status 4"):
         bound.raise_failure(workers)
-
-
-def test_events_are_logged_in_order():
-    """Check tasks, iterations and times of logged events, and that a log too small says so."""
-    bound, workers = bind(plan(), target="numpy"), Workers(2, 0, 3)
-    bound.run_task(0, 1, 4, workers, 1)
-    bound.run_task(0, 0, 5, workers, 0)
-    events = workers.events()
-    assert events["task"].tolist() == [1, 0]
-    assert events["iteration"].tolist() == [4, 5]
-    assert events["worker"].tolist() == [1, 0]
-    assert (events["stop_ns"] >= events["start_ns"]).all()
-    for _ in range(3):
-        bound.run_task(0, 0, 5, workers, 0)
-    with pytest.raises(RuntimeError, match="holds 3 events but 4 happened"):
-        workers.events()
-    workers.clear_events()
-    assert len(workers.events()) == 0
-    assert len(Workers(1).events()) == 0
 
 
 def test_views_by_name():

@@ -85,20 +85,6 @@ def num_runs(recorder, conflict):
     return runs
 
 
-def test_independent_tasks_in_a_row_form_a_loop():
-    """Check the grouping: one loop while kernel and arrays stay the same and nothing conflicts."""
-    recorder = TaskRecorder()
-    x, y = recorder.array("x", np.zeros(8)), recorder.array("y", np.zeros(8))
-    for i in recorder.taskloop(8, grainsize=2):
-        recorder.task(nothing, reads=x[i], updates=y[i])
-    recorder.task(nothing, reads=x[0:2], updates=y[1:3])  # conflicts
-    recorder.task(nothing, reads=y[6:8], updates=x[6:8])  # other arrays
-    recorder.task(print, reads=y[4:6], updates=x[4:6])  # another kernel
-    loops = recorder.plan().loops
-    assert [loop.name for loop in loops] == ["nothing.0", "nothing.1", "nothing.2", "print.0"]
-    assert [loop.num_blocks for loop in loops] == [4, 1, 1, 1]
-
-
 def sizes(recorder):
     """Number of tasks of each loop."""
     return [loop.num_blocks for loop in recorder.plan().loops]

@@ -4,7 +4,6 @@ import pytest
 from cython_src.networks_for_tests import SMALL, fill
 
 from forktask.cython_src.binding.checks import find_unused_reads, span_in_tasks
-from forktask.cython_src.kernels.convolution import algorithms
 from forktask.cython_src.lowering.lower import lower
 from forktask.cython_src.networks.registry import get_network
 from forktask.cython_src.plan.dependences import record_graph
@@ -29,27 +28,12 @@ def test_sums_and_statistics_have_no_loops_of_their_own(name):
     assert "nhwc_add" in apart and "nhwc_norm_statistics" in apart
 
 
-def test_weight_gradients_pack_nothing():
-    """Check that the many weights of the last layers cost the weight gradient no packing: its tiles are larger."""
-    plan = lower(get_network("resnet18"), batch=16)
-    chosen = {loop.name: loop.attributes.get("algorithm") for loop in plan.loops}
-    assert chosen["layer4.1.conv2.weight_gradient"] == algorithms.CODES["winograd4"]
-    assert chosen["layer4.1.conv2.data_gradient"] == algorithms.CODES["winograd2"]
-
-
 def test_batch_one_has_enough_blocks():
     """Check that a single image keeps eight threads busy in every convolution."""
     plan = lower(get_network("resnet18"), batch=1)
     for loop in plan.loops:
         if loop.kernel.startswith("nhwc_conv_") and loop.flops > 1e7:
             assert loop.num_blocks >= 8, loop.name
-
-
-def test_blocks_of_1x1_convolutions_have_whole_images_where_it_costs_no_more():
-    """Check that of equally cheap cuts images, not rows, are chosen: their pixels follow on."""
-    loops = {loop.name: loop for loop in lower(get_network("resnext29_2x64d"), batch=16).loops}
-    for name in ("layer1.1.conv1", "layer1.1.conv3.data_gradient"):
-        assert {tuple(block.bounds[2:4]) for block in loops[name].blocks} == {(0, 32)}, name
 
 
 @pytest.mark.parametrize("name", ["resnet18", "mobilenet_v2"])

@@ -78,15 +78,6 @@ def test_blocks_of_a_loop_must_be_independent(first, second):
     loop(builder_with(x=(4,)), (first("x", (0, 2)),), (second("x", (2, 4)),)).build()
 
 
-def test_readers_and_own_accesses_are_independent():
-    """Check that blocks may read the same region, and one block may read and write its own."""
-    loop(
-        builder_with(x=(4,), y=(4,)),
-        (read("y"), read("x", (0, 2)), write("x", (0, 2))),
-        (read("y"), read("x", (2, 4)), write("x", (2, 4))),
-    ).build()
-
-
 @pytest.mark.parametrize("access", [concurrent, commutative])
 def test_blocks_may_meet_in_any_order_if_all_say_so(access):
     """Check that concurrent or commutative blocks of one loop may meet each other but nobody else, not even itself."""
@@ -111,20 +102,6 @@ def test_transient_must_be_written_before_it_is_read():
         else:
             with pytest.raises(UsageError, match=r"all\[0\].*'x'"):
                 builder.build()
-
-
-def test_tasks_are_numbered_through():
-    """Check task ids, names, loops and sums of costs."""
-    builder = builder_with(x=(4,))
-    for name in ("f", "g"):
-        builder.loop(
-            name, "k", {"x": "x"}, [Block((i,), (update("x", (i, i + 1)),), flops=2, bytes=3) for i in range(2)]
-        )
-    plan = builder.build()
-    assert [plan.task_name(t) for t in range(plan.num_tasks)] == ["f[0]", "f[1]", "g[0]", "g[1]"]
-    assert plan.task_loop.tolist() == [0, 0, 1, 1]
-    assert (plan.flops, plan.bytes) == (8, 12)
-    assert plan.memory_bytes() == {"parameter": 16}
 
 
 @st.composite

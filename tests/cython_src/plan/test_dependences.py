@@ -12,19 +12,7 @@ from forktask.cython_src.binding.checks import span_in_tasks
 from forktask.cython_src.plan.builder import PlanBuilder, ranges
 from forktask.cython_src.plan.dependences import SELF, record_graph
 from forktask.cython_src.plan.locks import commutative_locks
-from forktask.cython_src.plan.model import (
-    COMMUTATIVE,
-    CONCURRENT,
-    READ,
-    UPDATE,
-    WRITE,
-    AccessTable,
-    Block,
-    commutative,
-    concurrent,
-    read,
-    write,
-)
+from forktask.cython_src.plan.model import COMMUTATIVE, CONCURRENT, READ, UPDATE, WRITE, AccessTable, Block, read, write
 
 
 def table(tasks, num_cells):
@@ -128,27 +116,6 @@ def test_open_graph_is_one_iteration(case):
     np.testing.assert_array_equal(flat_reachability(record_graph(accesses), 1), expected)
 
 
-@settings(max_examples=150)
-@given(random_tables())
-def test_arrays_are_consistent(case):
-    """Check counts against edges, no edge twice, sorted offsets, successors of the same iteration first."""
-    accesses, _ = case
-    for closed in (True, False):
-        graph = record_graph(accesses, closed=closed)
-        source, target, token = graph.edges()
-        np.testing.assert_array_equal(graph.num_intra, np.bincount(target[token == 0], minlength=graph.num_nodes))
-        np.testing.assert_array_equal(graph.num_cross, np.bincount(target[token == 1], minlength=graph.num_nodes))
-        assert len(set(zip(source.tolist(), target.tolist(), token.tolist(), strict=True))) == graph.num_edges
-        assert (graph.successor_offsets[:-1] <= graph.successor_split).all()
-        assert (graph.successor_split <= graph.successor_offsets[1:]).all()
-        assert graph.successor_offsets[-1] == graph.num_edges
-        assert {a.dtype.name for a in (graph.successors, graph.num_intra, graph.num_cross)} == {"int32"}
-        if graph.num_joins:
-            joins = np.arange(graph.num_tasks, graph.num_nodes)
-            assert (graph.num_intra + graph.num_cross)[joins].min() > 1
-            assert np.diff(graph.successor_offsets)[joins].min() > 1
-
-
 @pytest.mark.parametrize(
     ("tasks", "closed", "edges"),
     [
@@ -223,20 +190,6 @@ def test_recording_cost_per_task_is_flat():
             best = min(best, time.process_time() - start)
         seconds[steps] = best / plan.num_tasks
     assert seconds[2000] < 3 * seconds[100], seconds
-
-
-@pytest.mark.parametrize("access", [concurrent, commutative])
-def test_readers_followed_by_a_group_keep_edges_linear(access):
-    """Check that n readers, then n members, then n readers make edges of order n."""
-    counts = {}
-    for n in (10, 100):
-        builder = PlanBuilder("group")
-        builder.buffer("x", (1,), role="parameter")
-        for name, how in (("before", read), ("group", access), ("after", read), ("end", access)):
-            builder.loop(name, "k", {"x": "x"}, [Block((), (how("x"),)) for _ in range(n)])
-        counts[n] = record_graph(builder.build().accesses).num_edges
-    assert counts[100] <= 10 * counts[10]
-    assert counts[100] == 8 * 100
 
 
 def test_locks_keep_commutative_regions_apart():
