@@ -5,7 +5,6 @@ import json
 import tomllib
 from contextlib import suppress
 
-import numpy as np
 import pytest
 from experiments.simulate.folders import results_folder
 from experiments.synthetic_results import NODE, completed, trace_row, typed, write_rows
@@ -13,14 +12,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from forktask.cython_src.errors import UsageError
-from forktask.cython_src.reading import checked
 from forktask.experiments.analysis.load import load
 from forktask.experiments.analysis.speeds import main_plan
 from forktask.experiments.commands.main import main
 from forktask.experiments.diagnosis.case import Case
 from forktask.experiments.diagnosis.diagnose import diagnose
-from forktask.experiments.events.event_states import STATE_DTYPE
-from forktask.experiments.events.events import About, read_events
 from forktask.experiments.report.exports import export_folder
 from forktask.experiments.report.rendering import render_text
 from forktask.experiments.report.sections import build
@@ -30,7 +26,6 @@ from forktask.experiments.scaling.model import BASELINE, Baselines, differences
 from forktask.experiments.simulate.machine_model import MachineModel, Overheads, read_machine
 from forktask.experiments.simulate.predict import error_text, knows_machine, missing, prediction_table
 from forktask.experiments.studies.configuration import read_study
-from forktask.experiments.subjects.models import model_in_file
 from forktask.experiments.sweep.configuration import (
     ARGUMENTS,
     AXES,
@@ -288,52 +283,6 @@ def test_changed_sweeps_are_refused_or_expanded(key, new):
 
 
 OF_TRAININGS = {"evaluated", "epoch", "trained", "training", "training_failure", "loading", "loading_failure"}
-GRAPH_SWEEP = {"network": "forktask.cython_src.graphs.walks:walks", "arguments": {"grain": [16]}}
-
-
-@settings(DRAWN, max_examples=60)
-@given(data=st.data())
-def test_changed_arguments_are_refused(data):
-    """Check arguments of any name and value, and names of functions with anything behind, in a sweep and in a name."""
-    new = data.draw(CHANGE)
-    values = changed(GRAPH_SWEEP, data.draw(st.sampled_from(list(places(GRAPH_SWEEP)))), new)
-    with suppress(UsageError):
-        parse_configuration({"grid": values}).points()
-    behind = data.draw(st.text("(){}[]=,'\"\\:;*.#ab1- \n\0", max_size=12))
-    with suppress(UsageError):
-        parse_configuration({"grid": {"network": GRAPH_SWEEP["network"] + behind}}).points()
-
-
-ABOUT = {
-    **dict.fromkeys(("threads", "iterations", "stride", "first_iteration"), 1),
-    **dict.fromkeys(("run_start_ns", "run_stop_ns"), 1),
-    "model": "serial",
-    **dict.fromkeys(("plan_name", "barrier", "injected"), "none"),
-    "plan": {"batch": 4},
-    "overhead": 0.01,
-    "overheads": [0.01],
-    "lost": 0,
-}
-
-
-@settings(DRAWN, max_examples=60)
-@given(data=st.data())
-def test_changed_event_logs_are_refused_or_read(data, tmp_path):
-    """Check each key of what an event log says of its run, and that the record itself is right."""
-    states = np.zeros(1, STATE_DTYPE)
-    loops = {"name": ["a"], "layer": [""], "phase": ["forward"], "first_task": [0], "num_blocks": [1]}
-    about = changed(ABOUT, data.draw(st.sampled_from(list(places(ABOUT)))), data.draw(CHANGE))
-    checked(ABOUT, About, dec_hook=model_in_file)
-    path = tmp_path / "events.npz"
-    parts = {f"loop_{name}": values for name, values in loops.items()}
-    edges = np.zeros((3, 0), np.int32)
-    np.savez(path, about=json.dumps(about), events=states, edges=edges, **parts)
-    try:
-        log = read_events(path)
-    except UsageError as error:
-        assert "\n" not in str(error)
-    else:
-        assert log.title and log.wall_ns >= 0
 
 
 @pytest.mark.parametrize(
