@@ -171,22 +171,6 @@ def test_every_block_is_measured_once_while_workers_are_killed(tmp_path, fake, m
     assert len(results.of(MachineRow)) == 1
 
 
-def test_a_block_that_is_lost_three_times_becomes_a_row(tmp_path, fake):
-    """Check that a shard whose process always dies is given three times, and that the others are measured."""
-    from forktask.experiments.cluster.dask_engine import DaskEngine
-
-    requested, out = configuration(5), tmp_path / "out"
-    with (
-        cluster(tmp_path, 1) as running,
-        DaskEngine(running.address, requested, "forktask run x", **fake(0.01, crash=[3])) as engine,
-    ):
-        results = measure_on(engine, requested, str(out), undecided=lambda results: set())
-    (failure,) = results.of(FailureRow)
-    assert (failure.repetition, failure.reason) == (3, "crash") and "3 times" in failure.message
-    assert {repetition for _, repetition in measured(out)} == {0, 1, 2, 4}
-    assert len(fake.pids()) == 4 + 3
-
-
 CLIENT = """
 import json, sys
 from forktask.experiments.cluster.client import measure_on

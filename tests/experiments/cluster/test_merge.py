@@ -1,7 +1,6 @@
 """Joining results folders: what comes together, what is refused, and that nothing is lost."""
 
 import json
-import tracemalloc
 
 import msgspec
 import pytest
@@ -177,24 +176,6 @@ def test_a_second_node_needs_leave(tmp_path, capsys):
     (tmp_path / "foreign" / "a.txt").touch()
     with pytest.raises(UsageError, match="must be empty or hold results"):
         merge_folders(folders, tmp_path / "foreign")
-
-
-def test_memory_does_not_grow_with_the_rows(tmp_path):
-    """Check that joining ten folders takes less memory than a third of their rows."""
-    folders = []
-    for number in range(10):
-        rows = by_generation(on(f"n{number}", range(7)))
-        for row in rows:
-            if "repetition" in row:
-                row["repetition"] += 7 * number
-                row["variables"] = {"FILL": "x" * 20_000}
-        folders.append(write_rows(tmp_path / str(number), rows))
-    size = sum((folder / "samples.jsonl").stat().st_size for folder in folders)
-    tracemalloc.start()
-    merge_folders(folders, tmp_path / "out")
-    assert tracemalloc.get_traced_memory()[1] < size / 3
-    tracemalloc.stop()
-    assert len(measured(tmp_path / "out")) == 10 * 7 * len(MODELS)
 
 
 def test_pooled_nodes_are_compared_within_nodes(tmp_path):

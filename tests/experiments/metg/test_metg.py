@@ -83,14 +83,6 @@ def test_processes_that_found_the_cpus_elsewhere_are_left_out():
     assert beside["moved"] == []
 
 
-def test_rounds_on_whole_cores_are_counted_once_for_all_models():
-    """Check the sentence above the table; without the field, as in older folders, nothing is said."""
-    assert "ores were" not in format_table(table_of([row()]))
-    rounds = {"additions_per_cycle": {"0": [4.8, 2.5], "1": [4.7, 4.7]}}
-    both = [row(repetition=0, model=model, **rounds) for model in ("tasks", "taskiter")]
-    assert "Cores were whole in 2 of 4 rounds" in format_table(table_of([*both, row(repetition=1, **rounds)]))
-
-
 def test_metg_between_points_and_where_it_is_not_reached():
     """Check interpolation, the first point, and curves that stay below."""
     assert metg_s([1, 4], [0.25, 0.75], 1.0) == pytest.approx(4.0)

@@ -13,7 +13,7 @@ from forktask.cython_src.networks.own import make_own
 from forktask.cython_src.networks.registry import get_network
 from forktask.experiments.commands.main import main
 from forktask.experiments.plan_check import checking, worker
-from forktask.experiments.plan_check.checking import check_plans, plan_key
+from forktask.experiments.plan_check.checking import check_plans
 from forktask.experiments.results.folder import read_results
 from forktask.experiments.results.rows import SampleRow
 from forktask.experiments.subjects.models import parse_model
@@ -147,22 +147,6 @@ def test_a_broken_cache_is_survived(program, started, monkeypatch, broken):
         checking._found.clear()
     assert check_plans([asked("mine.py:graph")]) == ["passed"] and len(started) == 1
     assert check_plans([asked("mine.py:graph")]) == ["passed"] and len(started) == 1
-
-
-def test_what_decides_is_in_the_key(program, monkeypatch):
-    """Check that another option, version, instruction set or source of a kernel has another key, and nothing else."""
-    plan = lower("mine.py:network", batch=8)
-    source = program / "mine.py"
-    keys = [plan_key(plan), plan_key(lower("mine.py:network", batch=8))]
-    assert keys[0] == keys[1]
-    keys = [keys[0], plan_key(lower("mine.py:network", batch=9)), plan_key(plan, [source])]
-    source.write_text(PROGRAM + "\n")
-    keys.append(plan_key(plan, [source]))
-    monkeypatch.setattr(checking.instruction_sets, "choose", lambda: "another")
-    keys.append(plan_key(plan))
-    monkeypatch.setitem(checking.BUILD, "version", "another")
-    keys.append(plan_key(plan))
-    assert len({*keys}) == 6
 
 
 def test_a_changed_kernel_is_checked_again(program, started):

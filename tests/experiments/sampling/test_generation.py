@@ -1,6 +1,5 @@
 """Generations: processes that take turns, on a machine that takes no time, and a few real ones."""
 
-import json
 import math
 import os
 import random
@@ -13,10 +12,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from forktask.experiments.results.turns import judge_rounds, step_times, typical_step
+from forktask.experiments.results.turns import judge_rounds
 from forktask.experiments.sampling.child import MeasuringProcess, ProcessFailure, measure_in_process
 from forktask.experiments.sampling.generation import TURN_S, Contestant, Generation, make_groups, measure_generation
-from forktask.experiments.sampling.schedule import Job, Schedule
 from forktask.experiments.sampling.timing import Stepper, take_turns
 
 
@@ -220,20 +218,6 @@ def test_a_slow_cpu_before_a_turn_counts_against_that_contestant_alone():
     assert judged.disturbed == {9} and judged.loud == {"a": {9}, "b": {9}}
 
 
-def test_disturbed_rounds_are_left_out_where_enough_others_are_left():
-    """Check the slope of each turn, and the median with and without disturbed rounds."""
-    sample = SimpleNamespace(
-        short_steps=1, long_steps=3, rounds=[0, 1, 2], short_times_s=[1.5, 1.5, 9.0], long_times_s=[3.5, 3.5, 19.0]
-    )
-    assert step_times(sample) == {0: 1.0, 1: 1.0, 2: 5.0}
-    assert typical_step(sample, {2}) == (1.0, 0.5)
-    assert typical_step(sample, {0, 1}) == (1.0, 0.5), "one round of three is not enough"
-    hidden = SimpleNamespace(
-        short_steps=1, long_steps=3, rounds=[0, 1, 2], short_times_s=[9.0, 1.5, 1.5], long_times_s=[3.5, 3.5, 3.5]
-    )
-    assert typical_step(hidden, {1, 2})[0] == 1.0 and typical_step(hidden, {2})[0] == 1.0
-
-
 # --- real processes
 
 SPINNING = """
@@ -340,43 +324,3 @@ def test_what_a_library_prints_is_no_answer():
 
 
 # --- schedules
-
-
-class FakeSchedule(Schedule):
-    """A schedule on a clock of its own."""
-
-    time_s = 0.0
-
-    def __init__(self, *arguments, **options):
-        super().__init__(*arguments, now=lambda: self.time_s, **options)
-
-
-def test_a_schedule_keeps_rows_as_they_come(capsys):
-    """Check the order of rows, that the next job may depend on them, and what is kept of an interrupted one."""
-    rows = []
-    schedule = FakeSchedule("measuring", rows.append)
-
-    def measure(number):
-        schedule.time_s += number
-        yield number
-        if number == 3:
-            raise KeyboardInterrupt
-        yield -number
-
-    def jobs():
-        while True:
-            yield Job("stage", "job", lambda: measure(len(rows) + 1), "cost")
-
-    with pytest.raises(KeyboardInterrupt):
-        schedule.run(jobs())
-    assert rows == [1, -1, 3] and schedule.took == {"cost": 1.0} and schedule.spent_s == 4.0
-    assert json.dumps(capsys.readouterr().err.count("stage")) == "1"
-
-
-def test_a_budget_has_room_for_the_quick_ones():
-    """Check that costs are added up from the smallest, until the budget is spent."""
-    schedule = FakeSchedule("measuring", print, budget_s=10.0)
-    assert schedule.with_room({"a": 4.0, "b": 5.0, "c": 1.0}) == {"a", "b", "c"}
-    schedule.time_s += 4.5
-    assert schedule.with_room({"a": 4.0, "b": 5.0, "c": 1.0}) == {"a", "c"}
-    assert FakeSchedule("measuring", print).with_room({"a": 1e9}) == {"a"}

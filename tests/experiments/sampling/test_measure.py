@@ -21,7 +21,6 @@ from forktask.experiments.sampling.timing import (
     LONG_PASS_S,
     ONE_RUN_PASSES,
     ONE_RUN_S,
-    WARMUP_CHUNK_S,
     Stepper,
     still_falling,
     take_turns,
@@ -44,14 +43,6 @@ class FakeExecutor:
     def run(self, count, first):
         self.done.append((first, count))
         self.now += self.fill + sum(self.step(i) for i in range(first, first + count))
-
-
-def test_iterations_go_on_where_the_last_run_ended():
-    """Check that no iteration is run twice or left out, also in a plan of several steps a pass."""
-    fake = FakeExecutor(lambda i: 1.0)
-    stepper = Stepper(fake, stride=2, clock=fake.clock)
-    assert (stepper.run(1), stepper.run(3)) == (2.0, 6.0)
-    assert fake.done == [(0, 2), (2, 6)]
 
 
 def turns(stepper, pass_time_s, turn_s, count=3):
@@ -154,23 +145,6 @@ def test_warm_up_is_bounded():
     assert fake.now < 4
     fake = FakeExecutor(lambda i: 100.0)
     assert warm_up(Stepper(fake, clock=fake.clock), limit_s=1).passes == [1, 1]
-
-
-def test_checked_steps_warm_up_where_they_are_long():
-    """Check that long passes that were made before are not made once more, and that short ones count for nothing."""
-    fake = FakeExecutor(lambda i: 1.0)
-    warm = warm_up(Stepper(fake, clock=fake.clock), limit_s=1, made=[(1, 1.5), (2, 2.0)])
-    assert warm.passes == [1, 2] and warm.pass_time_s == 1.25 and not fake.done
-    short = warm_up(Stepper(fake, clock=fake.clock), limit_s=1, made=[(1, 0.01)])
-    assert short.passes == [1, 1]
-
-
-def test_short_steps_are_timed_in_longer_runs():
-    """Check that warm-up runs grow until the clock's resolution does not matter."""
-    fake = FakeExecutor(lambda i: 1e-6)
-    warm = warm_up(Stepper(fake, clock=fake.clock), limit_s=10)
-    assert warm.times_s[-1] >= WARMUP_CHUNK_S
-    assert warm.pass_time_s == pytest.approx(1e-6)
 
 
 def test_hashes_see_bytes_shapes_and_names():

@@ -1,7 +1,5 @@
 """Times of phases: from an event log made by hand, and from runs of every model."""
 
-import itertools
-
 import numpy as np
 import pytest
 from experiments.synthetic_results import sweep_of, synthetic_rows
@@ -12,7 +10,6 @@ from forktask.cython_src.errors import UsageError
 from forktask.cython_src.plan.builder import PlanBuilder
 from forktask.cython_src.plan.model import Block, update
 from forktask.experiments.analysis.accounting import phase_table
-from forktask.experiments.analysis.speeds import speed_table
 from forktask.experiments.report import figures
 from forktask.experiments.sampling.phases import phase_walls, phases_beside
 from forktask.experiments.sampling.profile import measure_profile
@@ -131,22 +128,3 @@ def test_a_figure_of_phases_needs_profiles():
     rows = [r for r in synthetic_rows(models=("serial", "taskiter"), repeats=5) if r["kind"] != "profile"]
     with pytest.raises(UsageError, match="profile rows, got none"):
         figures.draw(sweep_of(rows), "run_time")
-
-
-def test_walls_of_phases_add_up_to_the_step(sweep):
-    """Check the sums of wall times, the efficiency's definition, and intervals around every value."""
-    steps = {(r["model"], r["threads"]): r["time_s"] for r in speed_table(sweep).to_dict("records")}
-    table = phase_table(sweep)
-    assert set(table.loc[table["timed"] == "wall", "model"]) == {"serial", "forkjoin"}
-    for row in table.to_dict("records"):
-        total, step = sum(row[f"{phase}_s"] for phase in PHASES), steps[row["model"], row["threads"]]
-        if row["timed"] == "wall":
-            assert total == pytest.approx(step, rel=1e-12)
-        else:
-            assert total <= step * (1 + 1e-12)
-        for phase, name in itertools.product(PHASES, ("s", "speedup", "efficiency")):
-            assert row[f"{phase}_{name}_low"] <= row[f"{phase}_{name}"] <= row[f"{phase}_{name}_high"]
-        for phase in PHASES:
-            assert row[f"{phase}_efficiency"] == row[f"{phase}_speedup"] / row["threads"]
-            serial = of(sweep, "serial", 1)[f"{phase}_s"]
-            assert row[f"{phase}_speedup"] == pytest.approx(serial / row[f"{phase}_s"], rel=1e-12)

@@ -1,16 +1,13 @@
 """The clock tier on a machine that takes no time."""
 
 import random
-from dataclasses import replace
 
 import pytest
 from experiments.scaling.fakes import QUIET, FakeMachine
-from msgspec import structs
 
 from forktask.cython_src.errors import UsageError
 from forktask.experiments.scaling.bench import Side
 from forktask.experiments.scaling.clock import FAIL, INCONCLUSIVE, PASS, SampleError, run_clock_test
-from forktask.experiments.scaling.summary import describe_claim
 from forktask.experiments.subjects.models import parse_model
 
 PLAN = {"network": "cifar10_cnn", "batch": 16}
@@ -28,15 +25,6 @@ def test_verdicts(ratio, verdict):
     result = run(FakeMachine({"taskiter": ratio, "forkjoin": 1.0}, noise=0.02))
     assert result.verdict == verdict and result.elapsed_s < 60
     assert result.ratio.value == pytest.approx(ratio, rel=0.05)
-
-
-def test_rows_say_in_how_many_rounds_cores_were_whole():
-    """Check the words of a claim, whose rounds are kept in its row; without a known state nothing is said."""
-    result = run(FakeMachine({"taskiter": 0.7, "forkjoin": 1.0}))
-    assert "cores" not in describe_claim({**result.as_row(), "said": ""})
-    rounds = structs.replace(result.takes[0].rounds, additions_per_cycle={"0": [4.8, 2.5], "1": [4.7, 4.7]})
-    result.takes = [replace(result.takes[0], rounds=rounds)]
-    assert " disturbed, cores whole in 1 of 2 rounds, " in describe_claim({**result.as_row(), "said": ""})
 
 
 @pytest.mark.parametrize("base_ms", [0.01, 30.0])
@@ -110,16 +98,6 @@ def test_inconclusive_within_the_budget():
     assert "would decide" in result.reason or "not likely to decide" in result.reason
 
 
-def test_order_is_tossed():
-    """Check that the side that is started first comes by the toss."""
-    machine = FakeMachine({"taskiter": 1.0, "forkjoin": 1.0})
-    tosses = iter([True, False, True] * 50)
-    machine.toss = lambda: next(tosses)
-    result = run(machine)
-    assert [take.order for take in result.takes[:3]] == ["AB", "BA", "AB"]
-    assert [side.model for side in machine.samples[2:6]] == ["taskiter", "forkjoin", "forkjoin", "taskiter"]
-
-
 @pytest.mark.parametrize("name, value", [("spin_s", 1.5), ("pressure_us", 60_000), ("steal_ticks", 6)])
 def test_disturbed_rounds_are_left_out(name, value):
     """Check that a round that stands out by what is the same for all moves nothing, and is counted."""
@@ -136,21 +114,6 @@ def test_disturbed_rounds_are_left_out(name, value):
     assert result.verdict == PASS and result.disturbed == len(result.takes)
     times = result.quiet.times
     assert times.keys() == {"A", "B"} and all(number != 1 for own in times.values() for *_, number in own)
-
-
-def test_generations_with_moved_cpus_are_left_out():
-    """Check that a state of the host in which one side is slower decides nothing, and that it is counted."""
-    machine = FakeMachine({"taskiter": 1.0, "forkjoin": 1.0}, noise=0.01)
-    machine.disturbance = lambda generation, number: {**QUIET, "handover_s": 3e-7 if generation % 3 == 0 else 1e-7}
-
-    def change(side, row):
-        by = 1.65 if side.model == "taskiter" and machine.generation % 3 == 0 else 1.0
-        return {**row, **{name: [by * t for t in row[name]] for name in ("short_times_s", "long_times_s")}}
-
-    machine.change = change
-    result = run(machine)
-    assert result.verdict == PASS and result.moved == (len(result.takes) + 2) // 3
-    assert result.ratio.count == len(result.takes) - result.moved
 
 
 def slower_when_far(is_far, by=1.9, times_ms=None):
@@ -305,24 +268,3 @@ def test_power_of_the_whole_procedure(slowdown, least):
         slower = (Side("slow", 2, PLAN), Side("fast", 2, PLAN))
         result += run(machine, sides=slower, budget_s=60).verdict == FAIL
     assert result >= least
-
-
-class HeavyTails(random.Random):
-    """Random numbers, whose normal ones have the tails of Pareto's distribution instead."""
-
-    def gauss(self, mean, deviation):
-        return mean + deviation * self.choice((-1, 1)) * (self.paretovariate(2) - 1)
-
-
-@pytest.mark.parametrize("tails", [False, True])
-def test_errors_at_the_limit(tails):
-    """Check 50 machines whose ratio is the limit itself: false alarms and false passes, at all looks together, are as
-    rare as the interval says, for noise that is normal or has heavy tails."""
-    verdicts = []
-    for seed in range(50):
-        machine = FakeMachine({"slow": 1.05, "fast": 1.0}, noise=0.02, seed=seed)
-        if tails:
-            machine.random = HeavyTails(seed)
-        sides = (Side("slow", 2, PLAN), Side("fast", 2, PLAN))
-        verdicts.append(run(machine, sides=sides, budget_s=20).verdict)
-    assert max(verdicts.count(FAIL), verdicts.count(PASS)) <= 4  # 2.5 %, and three standard deviations

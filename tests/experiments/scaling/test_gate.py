@@ -12,11 +12,9 @@ from experiments.scaling.fakes import FakeMachine
 
 from forktask.cython_src.errors import UsageError
 from forktask.experiments.commands.main import main
-from forktask.experiments.scaling import bench, clock, gate
+from forktask.experiments.scaling import clock, gate
 from forktask.experiments.scaling.null import binomial_interval
-from forktask.experiments.subjects.models import SERIAL
 
-BENCH = bench.Bench()
 AUTHOR = {f"GIT_{who}_{what}": "t@example.org" for who in ("AUTHOR", "COMMITTER") for what in ("NAME", "EMAIL")}
 MODULE = """
 import numpy as np
@@ -135,19 +133,6 @@ def test_a_clone_of_another_owner_is_named(repository, machine, capsys, monkeypa
     assert "go to a clone" not in text and text.count("\n") == 1
 
 
-def test_a_real_sample_comes_from_the_installation(tmp_path):
-    """Check that a measuring process imports what was installed for its side."""
-    (tmp_path / "own").mkdir()
-    (tmp_path / "own" / "__init__.py").write_text(MODULE.replace("VALUE", "3"))
-    made, absent = (
-        bench.Side(SERIAL, 1, {"network": f"own:{name}"}, installation=str(tmp_path)) for name in ("graph", "none")
-    )
-    (group,) = BENCH.measure({"A": (made, bench.TRIAL), "B": (absent, bench.TRIAL)})
-    rows = group.answers
-    assert clock.step_time_s(rows["A"]) > 0
-    assert "own must have a function 'none', found none" in rows["B"]["message"]
-
-
 CALLS = """
 import sys
 def work(n=1):
@@ -180,17 +165,6 @@ def test_calls_of_two_commits(repository, call, capsys, monkeypatch):
     else:
         assert main([*command, *call[:1], "own/a.out"]) == 2
         assert "must be named below {target}, where --build installs each, got 'own/a.out'" in capsys.readouterr().err
-
-
-def test_how_often_identical_code_fails(repository, machine, capsys):
-    """Check that one commit is built once and compared with itself, and that the rate has its exact interval."""
-    command = ["gate", "--null", "20", *COMMAND[3:]]
-    machine.times["2"] = 5.0
-    assert main(command) == 0
-    said = capsys.readouterr()
-    assert "identical code failed in 0 of 20 claims, so a rate of 0 to 17 % (95 % interval)" in said.out
-    assert {side.installation for side in machine.samples} == {machine.samples[0].installation}
-    assert main(["gate", *COMMAND[3:]]) == 2 and "got neither" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

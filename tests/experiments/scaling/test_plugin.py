@@ -1,8 +1,6 @@
 """The plugin in pytest sessions of its own."""
 
-import errno
 import json
-import os
 import re
 from xml.etree import ElementTree
 
@@ -10,7 +8,7 @@ import pytest
 from experiments.scaling.fakes import QUIET, FakeMachine
 from experiments.scaling.test_exact import GRAPH, fact
 
-from forktask.experiments.scaling import exact, plugin, summary
+from forktask.experiments.scaling import exact, plugin
 
 pytest_plugins = ["pytester"]
 
@@ -69,15 +67,6 @@ def rows_of(path):
     """The rows of a file of results, in pytester's folder."""
     with open(path, encoding="utf-8") as file:
         return [json.loads(line) for line in file]
-
-
-def test_pass(pytester, machine):
-    """Check that a test within its limits passes."""
-    result = run(pytester, CLAIM)
-    result.assert_outcomes(passed=1)
-    result.stdout.fnmatch_lines(
-        ["exact cifar10_cnn(batch=16): ok", "model *: ok", "clock *taskiter/forkjoin on 2 is *pass*"]
-    )
 
 
 def test_fail(pytester, machine):
@@ -200,19 +189,6 @@ def test_missing_and_changed_baselines(pytester, machine, monkeypatch):
     result.stdout.fnmatch_lines(["*span (µs): 1 -> 2 (+100.00%)*", "*loop f: edges 7 -> 9*"])
 
 
-def test_a_full_disk_is_one_sentence(pytester, machine, monkeypatch):
-    """Check rows that cannot be written at the end: verdicts are shown, no traceback, and a code that is no success."""
-
-    def full(*arguments):
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "rows")
-
-    monkeypatch.setattr(summary, "write", full)
-    result = run(pytester, CLAIM, "--scaling-jsonl=rows")
-    assert result.ret == 2
-    result.stderr.fnmatch_lines(["Exit: scaling: rows: No space left on device"])
-    result.stdout.fnmatch_lines(["*- scaling -*"])
-
-
 @pytest.mark.parametrize(
     "option",
     [
@@ -295,18 +271,6 @@ def test_too_few_cpus(pytester, machine, monkeypatch):
     assert [row["verdict"] for row in rows_of("rows") if row["kind"] == "clock"] == ["inconclusive"]
     for path in ("summary.md", "junit.xml"):
         assert "taskiter/forkjoin on 2" in (pytester.path / path).read_text()
-
-
-def test_a_claim_that_cannot_be_timed_has_a_verdict(pytester, machine):
-    """Check the rows of a side that does not run, and of a budget without room."""
-    machine.change = lambda side, row: {"failure": "crash", "message": "killed by SIGSEGV"}
-    run(pytester, CLAIM, "--scaling-jsonl=rows").assert_outcomes(failed=1)
-    (row,) = (row for row in rows_of("rows") if row["kind"] == "clock")
-    assert row["verdict"] == "fail" and "SIGSEGV" in row["reason"]
-    machine.change = lambda side, row: row
-    run(pytester, CLAIM, "--scaling-jsonl=rows", "--scaling-budget=1", baseline=False).assert_outcomes(failed=1)
-    (row,) = (row for row in rows_of("rows") if row["kind"] == "clock")
-    assert row["verdict"] == "inconclusive" and "must hold the 10 generations" in row["reason"]
 
 
 def test_a_test_that_is_run_anew_reports_once(pytester, machine):

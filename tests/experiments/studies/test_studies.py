@@ -1,9 +1,7 @@
 """Training studies: their files, runs, resumption, tables and figures."""
 
 import json
-import subprocess
 import sys
-from types import SimpleNamespace
 
 import msgspec
 import numpy as np
@@ -56,15 +54,6 @@ def file(tmp_path):
     path = tmp_path / "small.toml"
     path.write_text(FILE)
     return path
-
-
-def test_runs_with_and_without_pretrained_weights_are_told_apart(tmp_path):
-    """Check that no file is called none, and that a figure names the folder of a training's parameters alone."""
-    path, files = tmp_path / "start.toml", ["clothes/parameters-seed-0.safetensors", "weights/clothes-2.safetensors"]
-    path.write_text(f'title = "t"\n[train]\nstart = {json.dumps(["", *files])}\n')
-    runs = read_study(path).trainings()
-    assert [run.label for run in runs] == ["start none", *(f"start {file}" for file in files)]
-    assert [figures._written(run) for run in runs] == ["start none", "start clothes", "start clothes-2"]
 
 
 def test_a_study_trains_reports_and_goes_on(file, tmp_path, capsys, monkeypatch):
@@ -148,16 +137,6 @@ def test_threads_that_wait_for_their_own_process_disturb_no_epoch():
     assert usable([0.0] * 10 + [1e4] * 10) == [True] * 10 + [False] * 10
     assert usable([1e4] * 10 + [0.0] * 13) == [False] * 10 + [True] * 13  # a rest below a second is no span
     assert not any(usable([None] * 3)) and not any(usable([1e4] * 3))  # a training below a second
-
-
-def test_no_rest_is_below_zero(file):
-    """Check the rest of an epoch whose phases sum to more than its time."""
-    study = read_study(file)
-    one = result("a")
-    for stage in one.stages:
-        stage.history[:] = [msgspec.structs.replace(row, forward_s=9.0) for row in stage.history]
-    results = StudyResults(study, [(study.trainings()[0], one)], STUDY_RUN)
-    assert tables.run_table(results)[0]["rest_s"] == 0
 
 
 def result(digest):
@@ -244,27 +223,6 @@ def test_each_way_of_loading_is_measured(loading, way):
     assert row["peak_bytes"] == row["libraries_bytes"] + row["loader_bytes"] >= row["libraries_bytes"] > 10e6
 
 
-def test_worker_processes_disturb_no_epoch_of_their_own(loading, monkeypatch):
-    """Check that the CPU time of processes that a way of loading starts does not count as that of others, and that
-    short epochs are measured until they last as long together as the kernel's counts need."""
-
-    class Counted:
-        def read(self):
-            return {"ended": loaders._ended_workers_us()}
-
-        def since(self, before):
-            return {"pressure_some_us": 1e9, "others_us": loaders._ended_workers_us() - before["ended"]}
-
-    def load(data, order, count):
-        subprocess.run([sys.executable, "-c", "sum(range(10**6))"], check=True)
-        return 0.25
-
-    monkeypatch.setattr(loaders, "Disturbance", Counted)
-    monkeypatch.setattr(loaders, "_load_in_turn", load)
-    job = next(job for job in loaders.jobs(read_study(loading)) if job["way"] == "loop")
-    assert loaders.measure_loader(job)["usable"] == [True] * 4
-
-
 def test_loading_in_the_step_is_set_beside_loading_and_training_alone(loading, tmp_path, capsys, monkeypatch):
     """Check both shares against the rates in the report, and that what was measured is not measured again."""
     assert main(["run", str(loading), "--out", str(tmp_path / "out")]) == 0
@@ -328,17 +286,6 @@ def test_a_file_says_what_it_is(tmp_path, capsys):
     ):
         path.write_text(text)
         assert main(["run", str(path)]) == 2 and said in capsys.readouterr().err
-
-
-def test_a_title_has_the_threads_of_all_models(tmp_path):
-    """Check that a model of one thread, which comes first, is named beside the number that others have, if drawn."""
-    path = tmp_path / "own.toml"
-    path.write_text('[train]\nnetwork = "lenet5"\ndata = "digits"\nmodel = ["serial", "forkjoin"]\nthreads = 2\n')
-    study = read_study(path)
-    found = [(run, None) for run in study.trainings()]
-    for shown, text in ((found, " (serial: 1)"), (found[1:], "")):
-        drawn = SimpleNamespace(study=study, found=shown)
-        assert figures.title(drawn) == f"lenet5, digits, batch 32, 2 threads{text}"
 
 
 def test_a_small_study_says_what_it_leaves_out(tmp_path, capsys):

@@ -143,20 +143,6 @@ def test_folders_that_hold_no_survey_are_refused(tmp_path):
         stages.take_survey(tmp_path, 1.0, "")
 
 
-@pytest.mark.parametrize(("sockets", "nodes", "there"), [(1, 1, False), (2, 2, True), (1, 4, True)])
-def test_threads_are_spread_where_that_makes_a_difference(sockets, nodes, there, monkeypatch):
-    """Check that a machine of one node has no second placement."""
-    monkeypatch.setattr(stages, "read_topology", lambda: {"sockets": sockets, "nodes": nodes})
-    assert ("spread" in {stage.name for stage in stages.stages()}) == there
-
-
-def test_who_takes_part_is_here():
-    """Check that the default models come first, and none twice."""
-    models = stages.surveyed_models()
-    assert models[: len(stages.DEFAULT_MODELS)] == [*stages.DEFAULT_MODELS]
-    assert len(models) == len({*models})
-
-
 def test_a_stage_fits_its_first_generation_into_the_budget(monkeypatch, tmp_path):
     """Check that little time leaves out joblib first, then numbers of threads and the models of others, and the stage
     where none would be left for all; and that a stage that goes on keeps what it had."""

@@ -43,17 +43,6 @@ def test_only_what_is_open_is_measured_again(tmp_path, decided, scatter):
         assert undecided(Results(tmp_path, typed(own))) == open_ones, "a model twice is a question, one alone is none"
 
 
-def test_an_answer_in_a_wide_interval_is_measured_beside_open_questions(tmp_path):
-    """Check that a model which is surely slower, by nobody knows how much, goes on beside one that is undecided."""
-
-    def change(model, seconds, normal):
-        scatter = {"tasks": 0.3, "taskiter": 0.03}.get(model, 0.0)
-        return seconds * np.exp(scatter * normal) * (2 if model == "taskiter" else 1)
-
-    result = going_on(tmp_path, ("serial", "forkjoin", "tasks", "taskiter"), change)
-    assert result == {("forkjoin", 2), ("tasks", 2), ("taskiter", 2), ("serial", 1)}
-
-
 def test_a_model_without_fork_join_is_compared_with_the_serial_run():
     """Check that there is an answer where no fork-join form was measured, and that fork-join has it where one was."""
     for models, threads, first in (
@@ -104,10 +93,3 @@ def test_points_of_curves_have_an_interval():
         alone = {row["config_id"] for row in kept if row["kind"] == "sample" and row["threads"] == 1}
         serial = {row["config_id"] for row in kept if row["kind"] == "sample" and row["model"] == "serial"}
         assert bool(undecided(Results(Path(), typed(kept))) & (alone - serial)) == goes_on
-
-
-def test_many_forms_of_the_reference_come_last():
-    """Check that where fork-join takes part in all its forms the answers begin with what is compared with them."""
-    contestants = [(model, 2) for model in parse_models(["reference", "tasks", "taskiter"])]
-    requested = [question.contestant[0].name for question in questions(contestants, lambda some: some[0])]
-    assert requested[:2] == ["tasks", "taskiter"] and requested.count("forkjoin") == len(contestants) - 3

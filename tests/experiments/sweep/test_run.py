@@ -22,7 +22,6 @@ from msgspec import structs
 
 from forktask.cython_src.errors import UsageError
 from forktask.cython_src.gpu import device as gpu_device
-from forktask.cython_src.lowering.options import plan_options
 from forktask.experiments.analysis.estimates import MIN_GENERATIONS
 from forktask.experiments.commands.compare import configuration_of
 from forktask.experiments.commands.main import main, make_parser
@@ -38,8 +37,6 @@ from forktask.experiments.sweep import runner as runner_module
 from forktask.experiments.sweep import shards as shards_module
 from forktask.experiments.sweep.configuration import (
     AXES,
-    BUDGET_S,
-    MOST_REPEATS,
     Configuration,
     Grid,
     Measure,
@@ -250,19 +247,6 @@ def test_generations_of_a_budget_are_not_measured_again(runner):
     interrupt(runner().out_dir)
     assert first == Counter([("joblib", 0), *((model, r) for model in ("serial", "forkjoin") for r in (0, 1))])
     assert run(3) == first + Counter([("serial", 2), ("forkjoin", 2)])
-
-
-def test_a_half_written_sample_is_measured_again(runner, capsys):
-    """Check that a sweep recognises a cut last line, says so and completes."""
-    runner().run()
-    path = interrupt(runner().out_dir)
-    path.write_bytes(path.read_bytes()[:-30])
-    again = runner()
-    samples = again.run().of(SampleRow)
-    assert len({(row.config_id, row.repetition) for row in samples}) == 2 * NUM_POINTS
-    assert len(samples) == 3 * NUM_POINTS - 1, "the whole generation is measured again"
-    text = capsys.readouterr().err
-    assert "half-written" in text and "5 of 10" in text
 
 
 def test_a_sweep_goes_on_after_failures(runner):
@@ -504,21 +488,6 @@ def test_lists_expand_to_a_grid():
     assert len({p.plan_id for p in configuration.points()}) == 2
 
 
-def test_a_plan_names_all_of_its_options():
-    """Check that a plan's row names each option, defaults too, and that another value gives another identity."""
-
-    def points(**grid):
-        return parse_configuration({"grid": {"network": "gpt2_small", "models": ["serial"], **grid}}).points()
-
-    (plain,) = points()
-    same, six = points(products=["float32", "bf16x6"])
-    assert plain.plan == {"network": "gpt2_small", **plain.options.as_dict()}
-    assert same.plan_id == plain.plan_id != six.plan_id
-    assert six.plan == {**plain.plan, "products": "bf16x6"}
-    for point in (plain, six):
-        assert plan_options(fake_plan_row(point.plan_id, point.plan).options) == point.options
-
-
 @pytest.mark.parametrize(
     ("text", "words"),
     [
@@ -660,32 +629,3 @@ def test_progress_in_a_file_names_the_plan(runner, monkeypatch, capsys):
     runner(Measure(repeats=2, profile=False, oversubscribe=True)).run()
     texts = [line for line in capsys.readouterr().err.splitlines() if "measuring: 50 %" in line]
     assert texts and "generation 2 of 2, " in texts[0] and "train" in texts[0] and texts[0].endswith(" configurations")
-
-
-def test_compare_is_the_short_form_of_a_file():
-    """Check that arguments and a file give the same configuration, hence the same results."""
-    words = (
-        "compare --network cifar10_cnn --batch 8,16 --models serial,forkjoin:region=persistent --threads 1 --repeats 3"
-    )
-    words += " --weight-gradients chain --memory shared --fusion none --seed 5 --time-limit 9 --out x"
-    arguments = make_parser().parse_args(words.split())
-    configuration = parse_configuration(
-        {
-            "grid": {
-                "batch": [8, 16],
-                "models": ["serial", "forkjoin:region=persistent"],
-                "threads": 1,
-                "weight_gradients": "chain",
-                "memory": "shared",
-                "fusion": "none",
-            },
-            "measure": {"repeats": 3, "seed": 5, "time_limit_s": 9},
-        }
-    )
-    assert configuration_of(arguments) == configuration
-    defaults = configuration_of(make_parser().parse_args(["compare"]))
-    assert defaults == Configuration().with_measure(repeats=MOST_REPEATS, budget_s=BUDGET_S)
-    counted = configuration_of(make_parser().parse_args(["compare", "--repeats", "3"]))
-    assert counted == Configuration().with_measure(repeats=3)
-    timed = configuration_of(make_parser().parse_args(["compare", "--repeats", "3", "--budget", "1.5min"]))
-    assert timed == Configuration().with_measure(repeats=3, budget_s=90.0)
