@@ -39,16 +39,6 @@ def test_every_use_sees_the_last_write(uses):
                     assert (memory[p][name][row] == truth[name][row]) >= (states[p] != INVALID)
 
 
-def test_a_buffer_is_added_once():
-    """Check that a known buffer keeps its state, and that a new one may belong to one place."""
-    coherence = Coherence()
-    coherence.add("x", owner=HOST)
-    assert (coherence.state("x", HOST), coherence.state("x", DEVICE)) == (MODIFIED, INVALID)
-    assert coherence.acquire("x", DEVICE, reads=True, writes=False) == [(0, 1)]
-    coherence.add("x", owner=HOST)
-    assert coherence.state("x", DEVICE) == SHARED
-
-
 def test_a_known_buffer_is_cut_further():
     """Check that pieces keep their states when another plan cuts them, and that rows must lie between cuts."""
     coherence = Coherence()

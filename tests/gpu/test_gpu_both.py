@@ -1,9 +1,6 @@
 """Host and device together: where tasks go, and that results stay right."""
 
-import random
 import threading
-import time
-from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -98,30 +95,6 @@ class _WithRunTask:
 
     def __getattr__(self, name):
         return getattr(self._bound, name)
-
-
-@pytest.mark.cxx
-@pytest.mark.parametrize("kind", ["pageable", "pinned", "managed"])
-def test_placements_at_random_are_right(kind):
-    """Check eight steps of any placement on four host threads, slowed down at random, against the CPU."""
-    cpu = on_cpu(8)
-    for seed in range(4):
-        toss = random.Random(seed)
-        device = FakeDevice(seed)
-        bound = GpuBoundPlan(small_plan(), device_storage(device, kind), device)
-        fill(bound)
-        run_task, slow = bound.host.run_task, random.Random(seed)
-
-        def late(*arguments, run_task=run_task, slow=slow):
-            time.sleep(slow.random() * 1e-3)
-            return run_task(*arguments)
-
-        bound.host = _WithRunTask(bound.host, late)
-        with GpuBothExecutor(4) as executor:
-            executor.prepare(bound)
-            executor._tasks = [replace(task, on_host=toss.random() < 0.5) for task in executor._tasks]
-            executor.run(8)
-        assert_within_rounding(bound, cpu)
 
 
 @pytest.mark.cxx

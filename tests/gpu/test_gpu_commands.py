@@ -31,7 +31,7 @@ from forktask.experiments.results.grids import given_or_shipped
 from forktask.experiments.results.rows import FailureRow, GpuProfileRow, ProfileRow, SampleRow
 from forktask.experiments.sampling import generation
 from forktask.experiments.sampling.gpu_profile import format_profile, measure_gpu_profile
-from forktask.experiments.subjects.models import DEFAULT_GPU_MODELS, MODELS, make_executor, models_on, parse_model
+from forktask.experiments.subjects.models import DEFAULT_GPU_MODELS, make_executor, parse_model
 from forktask.experiments.sweep.configuration import Configuration, Grid, Measure, read_configuration
 from forktask.experiments.sweep.runner import SweepRunner
 from forktask.experiments.sweep.shards import Means
@@ -130,17 +130,6 @@ def test_traces_of_a_gpu_are_refused_before_anything_runs(fake_gpu, tmp_path, ca
     assert not (tmp_path / "out").exists()
     with pytest.raises(UsageError, match="event_capacity is for models of the CPU, got 8 for 'gpu_stream'"):
         make_executor("gpu_stream", 1, event_capacity=8)
-
-
-def test_models_on_a_gpu(fake_gpu):
-    """Check how model names are read with --device, and that binding options belong to specs."""
-    assert [*models_on("cpu", ["serial", "taskiter", "gpu_taskiter"], ())] == ["serial", "taskiter"]
-    assert [*models_on(None, ["taskiter", "gpu_taskiter"], ())] == ["taskiter", "gpu_taskiter"]
-    assert [*models_on("gpu", ["a"], ("a",))] == list(DEFAULT_GPU_MODELS)
-    assert [*models_on("gpu", ["taskiter:unroll=2", "gpu_stream"], ())] == ["gpu_taskiter:unroll=2", "gpu_stream"]
-    spec = parse_model("gpu_taskiter:memory=pinned:products=cublas")
-    assert str(spec) == "gpu_taskiter:memory=pinned"
-    assert {name for name, model in MODELS.items() if model.device == "gpu" and model.max_threads != 1} == {"gpu_both"}
 
 
 @pytest.mark.parametrize(

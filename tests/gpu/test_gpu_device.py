@@ -104,34 +104,3 @@ def test_memory_that_a_gpu_refuses_is_one_sentence():
     for call in (lambda: device.allocate(1), lambda: device.launch(spin, 1, 0)):
         with pytest.raises(CudaError):
             call()
-
-
-def test_host_memory_is_given_back_with_the_last_array():
-    """Check that page-locked and managed memory live as long as an array that lies there, and no longer."""
-    freed, kept = [], {}
-
-    class Runtime:
-        hostAllocDefault = 0
-
-        def hostAlloc(self, num_bytes, *flags):
-            kept[num_bytes] = np.zeros(num_bytes, np.uint8)
-            return kept[num_bytes].ctypes.data
-
-        mallocManaged = hostAlloc
-
-        def freeHost(self, address):
-            freed.append(("pinned", address))
-
-        def free(self, address):
-            freed.append(("managed", address))
-
-    device = object.__new__(gpu_device.Device)
-    device._runtime, device._driver = Runtime(), Runtime()
-    for size, kind in enumerate(("pinned", "managed"), start=64):
-        array = device.host_memory(size, kind)
-        part = array[8:24].view(np.float32)
-        del array
-        assert not freed
-        part[0] = 1
-        del part
-        assert freed.pop() == (kind, kept[size].ctypes.data)

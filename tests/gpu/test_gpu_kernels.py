@@ -7,7 +7,7 @@ import re
 import kinds
 import numpy as np
 import pytest
-from cython_src.kernels.kernel_testing import EPSILON, random_map
+from cython_src.kernels.kernel_testing import EPSILON
 from cython_src.networks_for_tests import fill
 from gpu.fake_gpu import emulator
 
@@ -22,7 +22,6 @@ from forktask.cython_src.gpu.grids import PRODUCT_TILES
 from forktask.cython_src.graphs.task_bench import task_bench
 from forktask.cython_src.kernels import kernel_table
 from forktask.cython_src.kernels.convolution.specs import NCHW16_FORMS
-from forktask.cython_src.kernels.maps.nchw import NchwMap
 from forktask.cython_src.lowering.lower import lower
 from forktask.cython_src.networks.parts import convolutional_classifier
 
@@ -182,33 +181,6 @@ def test_a_barrier_that_some_threads_miss_is_refused():
     with pytest.raises(RuntimeError) as failure:
         two_steps(emulator.with_cuda_kernels(plan, defect=defect))
     assert "while others wait at a barrier" in str(failure.value.__cause__)
-
-
-@pytest.mark.cxx
-@pytest.mark.parametrize("form", ["direct", *gpu_launches.FORMS_OF_A_PORT])
-@pytest.mark.parametrize("lanes", [1, 16])
-def test_a_convolution_that_is_fused_with_nothing(lanes, form):
-    """Check the forward convolution, odd sizes included, against float64 within rounding."""
-    rng = np.random.default_rng(1)
-    source, target = NchwMap("x", 2, 18, 5, 7, lanes, 2), NchwMap("y", 2, 6, 5, 7, lanes, 2)
-    operands = {
-        "input": random_map(rng, source),
-        "weight": rng.standard_normal((6, 18, 5, 5)).astype(np.float32),
-        "bias": rng.standard_normal(6).astype(np.float32),
-    }
-    attributes = {**source.attributes("in"), **target.attributes("out"), "algorithm": NCHW16_FORMS.index(form)}
-    spec = kernel_table.get("conv_forward")
-    kernel = emulator.emulated("conv_forward", 3).reference
-    for bounds in ((0, 2, 0, 5, 0, 3), (0, 2, 5, 6, 0, 3), (0, 1, 0, 6, 3, 5), (1, 2, 0, 6, 3, 5)):
-        named = dict(zip(spec.bounds, bounds, strict=True))
-        got, expected = np.full(target.shape, np.nan, np.float32), np.full(target.shape, np.nan)
-        size = expected.copy()
-        assert kernel({**operands, "output": got}, attributes, named, 0) == 0
-        spec.reference({**{n: a.astype(float) for n, a in operands.items()}, "output": expected}, attributes, named, 0)
-        spec.reference({**{n: abs(a.astype(float)) for n, a in operands.items()}, "output": size}, attributes, named, 0)
-        assert (np.isnan(got) == np.isnan(expected)).all()
-        written = ~np.isnan(expected)
-        assert (abs(got - expected)[written] <= 26 * 18 * EPSILON * size[written]).all()
 
 
 @pytest.mark.cxx

@@ -13,7 +13,6 @@ from forktask.cython_src.gpu import blas as gpu_blas
 from forktask.cython_src.gpu.bind import GpuBoundPlan, device_bytes, device_storage, freed_with
 from forktask.cython_src.gpu.blas import WORKSPACE_BYTES
 from forktask.cython_src.gpu.launches import Launch
-from forktask.cython_src.graphs.task_bench import task_bench
 from forktask.cython_src.lowering.lower import initialise, lower
 from forktask.cython_src.networks import resnet18
 from forktask.cython_src.networks.parts import convolutional_classifier
@@ -275,21 +274,6 @@ def test_every_conflict_of_a_residual_network_is_ordered(model):
         bound.device.log.clear()
         gpu.run(4)
     assert assert_conflicts_are_ordered(bound, 4) > 400
-
-
-def test_every_conflict_of_task_bench_is_ordered():
-    """Check all patterns of Task Bench with blocks as launches and no barrier."""
-    for pattern in ("stencil_1d", "fft", "spread", "tree", "random_nearest"):
-        device = FakeDevice(5)
-        bound = GpuBoundPlan(task_bench(pattern, 5, 3, radix=3), None, device)
-        for executor in (GpuTasksExecutor(unit="block", taskwait="none", streams=3), GpuTaskIterExecutor(unit="block")):
-            device.log.clear()
-            executor.prepare(bound)
-            device.log.clear()
-            bound.arrays["cells"][...] = 0
-            executor.run(6)
-            assert (bound.arrays["cells"][:, :, 0] <= 6).all() and bound.arrays["cells"][..., 0].any()
-            assert assert_conflicts_are_ordered(bound, 6) > 0
 
 
 def test_a_dependence_left_out_is_noticed(monkeypatch):

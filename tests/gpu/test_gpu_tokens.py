@@ -1,6 +1,5 @@
 """CUDA kernels of networks of tokens: run by the CPU, they pass the tests of the CPU's kernels."""
 
-import numpy as np
 import pytest
 from cython_src.tokens_for_tests import fill
 from gpu.fake_gpu import emulator
@@ -169,19 +168,3 @@ def test_every_conflict_is_ordered(model):
     plan = make_plan("gpt2", granularity="images=1,heads=2", clip_norm=1.0)
     bound = run_model(plan, MODELS[model], device=FakeDevice(3, execute=False), products="own")
     assert assert_conflicts_are_ordered(bound, 3) > 400
-
-
-@pytest.mark.cxx
-@pytest.mark.parametrize("network", ["gpt2", "mobilebert"])
-def test_host_and_device_together_are_right(network):
-    """Check steps of which some tasks run on two threads of the host and some on the device, against the CPU."""
-    plan = make_plan(network, granularity="images=1")
-    expected = steps(plan, count=4)
-    bound = GpuBoundPlan(plan, device=FakeDevice(2))
-    fill(bound)
-    with make_executor("gpu_both", 2) as executor:
-        executor.prepare(bound)
-        executor.run(4)
-        assert {task.on_host for task in executor._tasks} == {False, True}
-    for name in ("losses", *plan.attributes["parameters"]):
-        np.testing.assert_allclose(bound.arrays[name], expected[name], rtol=1e-3, atol=1e-4, err_msg=name)
