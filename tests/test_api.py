@@ -17,7 +17,6 @@ from experiments.synthetic_results import synthetic_rows, write_rows
 
 import forktask as ft
 from forktask import kernels, plans, public, runtimes
-from forktask.cython_src.arguments import checked_call
 from forktask.experiments.commands.main import main
 from forktask.experiments.training.text import load_text
 
@@ -137,18 +136,6 @@ def test_stubs_are_those_of_the_extensions():
 def test_headers_are_where_get_include_says():
     """Check that the folder of `get_include` holds the header of kernels."""
     assert (Path(ft.get_include()) / "cython_src" / "kernels" / "interface" / "block_kernel.h").exists()
-
-
-def test_a_type_error_of_the_users_own_comes_through():
-    """Check that a TypeError inside of a well-formed call is not taken for a wrong argument."""
-
-    def failing(*values):
-        raise TypeError("own")
-
-    call = checked_call(lambda value: failing(value), "call")
-    with pytest.raises(TypeError, match="own") as caught:
-        call(1)
-    assert not isinstance(caught.value, ft.UsageError)
 
 
 # --- running --------------------------------------------------------------------------------------------------------

@@ -11,7 +11,7 @@ from own_runtime import GUIDE, QUEUE, build
 
 import forktask as ft
 from forktask.cython_src.binding.bind import bind
-from forktask.cython_src.errors import MachineError, UsageError
+from forktask.cython_src.errors import UsageError
 from forktask.cython_src.graphs.task_bench import task_bench
 from forktask.experiments.commands.main import main
 from forktask.experiments.conformance.cases import CASES
@@ -257,12 +257,3 @@ def test_layouts_belong_to_the_interfaces_number(tmp_path):
     subprocess.run(command, input=program, text=True, check=True)
     sizes = subprocess.run([tmp_path / "sizes"], capture_output=True, text=True, check=True).stdout
     assert sizes == "1 264 56 128 56 1040 40 256 112"
-
-
-def test_machine_errors_of_a_library_name_it(tmp_path):
-    """Check the message where a program uses the library without a measurement."""
-    model = build(tmp_path, ("run->team_size = 1;", "run->team_size = -1; return s;"))
-    with make_executor(model, 1) as executor:
-        executor.prepare(bind(task_bench("no_comm", 2, 2)))
-        with pytest.raises(MachineError, match="did not set team_size"):
-            executor.run(1)

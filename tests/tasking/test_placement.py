@@ -138,17 +138,6 @@ def test_tasks_have_the_home_they_ask_for():
     assert columns(2).affinity is None
 
 
-@pytest.mark.parametrize(("pattern", "most"), [("stencil_1d", 32), ("nearest", 56), ("fft", 40), ("no_comm", 0)])
-def test_short_tasks_seldom_wait_for_the_other_worker(pattern, most):
-    """Check that homes and order fit the pattern: 16 x 16 tasks in equal parts, and few waits between programs."""
-    plan = task_bench(pattern, 16, 16)
-    with TaskIterExecutor(2) as executor:
-        executor.prepare(bind(plan))
-        assert [len(program) for program in executor._runtime.programs()] == [128, 128]
-        assert executor._runtime.num_waits() <= most
-        executor.run(50)
-
-
 def test_ordering_programs_takes_time_in_proportion_to_threads():
     """Check a narrow graph, on which most of 512 workers find nothing to do at each step: eight times as many threads
     take about eight times as long, and would take 64 times if each idle worker looked at all others."""

@@ -16,15 +16,13 @@ from forktask.experiments.commands.main import main
 from forktask.experiments.diagnosis.case import Case
 from forktask.experiments.diagnosis.chains import find_chains
 from forktask.experiments.diagnosis.diagnose import diagnose
-from forktask.experiments.diagnosis.event_logs import diagnose_log, lost_by_loop, meanwhile
-from forktask.experiments.diagnosis.outliers import find_outliers
+from forktask.experiments.diagnosis.event_logs import diagnose_log, lost_by_loop
 from forktask.experiments.events.event_states import (
     IN_BLOCK,
     PREEMPTED,
     RUNNING,
     SCHEDULING,
     STATE_DTYPE,
-    WAITING_NONE,
     instances,
     worker_states,
 )
@@ -187,18 +185,6 @@ def test_losses_by_loop_sum_to_the_step(model):
     assert all(float(lost[name].sum()) == pytest.approx(totals[name], abs=1e-12) for name in ("barrier", "imbalance"))
 
 
-def test_waits_count_for_what_runs_meanwhile():
-    """Check a wait beside one block, beside two of different loops, and beside none."""
-    log = log_of(np.full((1, 3), 1e-6), np.array([[0, 1, 2]]))
-    rows = [(0, 40, 0), (10, 30, 1), (60, 70, 2)]  # start, stop, block; loops 0, 0, 1
-    blocks = np.array([(a, b, 0, task, task, RUNNING, 0) for a, b, task in rows], STATE_DTYPE)
-    loops = {"name": ["a", "b"], "layer": ["", ""], "phase": ["", ""], "first_task": [0, 1], "num_blocks": [1, 2]}
-    waits = np.array([(0, 50, 0, 0, 2, WAITING_NONE, 0), (25, 65, 0, 0, 1, WAITING_NONE, 0)], STATE_DTYPE)
-    result = meanwhile(EventLog(log.about, blocks, loops, log.edges), waits)
-    # 0-10 one waits beside a; 10-25 beside a and b; 25-30 two wait beside both; 30-40 two beside a; 60-65 one beside b.
-    assert result.tolist() == [10 + 7.5 + 5 + 20, 7.5 + 5 + 5, 2 * 10 + 10]
-
-
 def test_imbalance_names_the_layer(tmp_path):
     """Check that one long block of a loop is found, and tasks are proposed."""
     folder, _ = results_folder(tmp_path, block_s=lambda loop, b: 2e-3 if loop.name == "conv2" and b == 0 else 20e-6)
@@ -290,27 +276,3 @@ def test_outliers_are_named_by_what_they_share(cause):
         "none": "nothing that the log holds",
     }
     assert words[cause] in result[0].text, result[0].text
-
-
-def test_causes_in_one_loop_are_told_apart():
-    """Check a first touch, emptied caches, a preempted block and blocks that another worker took over, in one log."""
-    rng = np.random.default_rng(1)
-    seconds, workers = rng.uniform(0.9e-4, 1.1e-4, (40, 8)), np.tile(np.arange(8) % 2, (40, 1))
-    seconds[0] = 5e-3
-    seconds[10] = 1e-3
-    seconds[20, 3] = 4e-3
-    workers[21:24, 5] = 0
-    seconds[[21, 24], 5] = 1e-3
-    workers[30:33, 1] = 0
-    seconds[[30, 33], 1] = 1e-3
-    log = log_of(seconds, workers, ((20, 3),), pause_before=10, page_faults=4096)
-    result = {one.cause: one for one in find_outliers(log)}
-    assert {cause: one.count for cause, one in result.items()} == {
-        "first touch": 8,
-        "evicted": 8,
-        "preempted": 1,
-        "cold cache": 4,
-    }
-    assert "4096 page faults" in result["first touch"].evidence
-    attempts = {finding.attempt for finding in diagnose_log(log) if finding.kind != "runtime"}
-    assert len(attempts) == 4 and "" not in attempts

@@ -311,25 +311,6 @@ def test_decoders_agree(images, tmp_path, monkeypatch):
     assert len(decoded) == COUNT
 
 
-def test_images_are_the_same_from_memory_and_from_the_cache(images, tmp_path):
-    """Check standardised pixels of both ways against the decoder, and mean 0 and deviation 1 over training images."""
-    loaded = load_data(f"folder:{images}", NETWORK, options(tmp_path, threads=2))
-    streamed = load_data(f"folder:{images}", NETWORK, options(tmp_path, load="cache"))
-    assert loaded.images.shape == (COUNT, 3, 32, 32) and streamed.images.shape == (0, 3, 32, 32)
-    out = np.empty((3, 32, 32), np.float32)
-    for number in range(COUNT):
-        streamed.source.read(number, out)
-        assert (out == loaded.images[number]).all()
-    chosen = loaded.images[loaded.train].astype(np.float64)
-    np.testing.assert_allclose(chosen.mean(axis=(0, 2, 3)), 0, atol=1e-6)
-    np.testing.assert_allclose(chosen.std(axis=(0, 2, 3)), 1, atol=1e-6)
-    listing = list_classes(images)
-    raw = np.stack([decode(images / name, 32, 32) for name in listing.files]).astype(np.float64)
-    part = raw[loaded.train]
-    expected = (raw - part.mean(axis=(0, 2, 3), keepdims=True)) / part.std(axis=(0, 2, 3), keepdims=True)
-    np.testing.assert_allclose(loaded.images, expected, atol=1e-5)
-
-
 def test_training_is_bit_identical_however_images_are_loaded(images, tmp_path):
     """Check weights after two epochs, from memory and from the cache, serial and by overlapping tasks with slots."""
     result = set()
@@ -476,20 +457,6 @@ def test_files_that_come_and_go_cost_their_own_decoding_alone(images, tmp_path, 
         assert (later.get(number) == decode(images / name, 32, 32)).all()
     for number in range(COUNT):
         assert (result.get(number) == expected[number]).all()
-
-
-def test_images_that_fail_are_tried_again(images, tmp_path):
-    """Check that a file that could not be opened is packed by the next run, though neither size nor time changed."""
-    listing = list_classes(images)
-    path = images / listing.files[3]
-    path.rename(tmp_path / "away")
-    path.symlink_to(tmp_path / "nowhere")
-    with pytest.raises(BrokenImage, match=f"{path.name} cannot be decoded .No such file or directory.; repair"):
-        pack(listing, 32, 32, folder=tmp_path / "cache")
-    skipped = pack(listing, 32, 32, folder=tmp_path / "cache", skip_broken=True)
-    assert skipped.broken() == [listing.files[3]] and skipped.present.sum() == COUNT - 1
-    (tmp_path / "away").rename(tmp_path / "nowhere")
-    assert pack(listing, 32, 32, folder=tmp_path / "cache").present.all()
 
 
 def test_names_may_be_any_bytes(tmp_path):

@@ -6,7 +6,6 @@ from functools import partial
 import pytest
 from experiments.machine.test_environment import topology_files, write_tree
 
-from forktask.experiments.machine import energy as energy_module
 from forktask.experiments.machine.disturbance import Disturbance, read_memory
 from forktask.experiments.machine.energy import EnergyMeter, energy_text
 from forktask.experiments.machine.environment import collect
@@ -82,22 +81,6 @@ def test_rapl_counts_packages_and_memory_once_and_over_its_wrap(tmp_path):
         "source": meter.source,
         "error": None,
     }
-
-
-def test_counters_are_read_often_enough_for_their_wrap(tmp_path, monkeypatch):
-    """Check that the thread of a long measurement sees a counter come round twice."""
-    monkeypatch.setattr(energy_module, "COUNTER_PERIOD_S", 0.001)
-    write_tree(tmp_path, rapl(*[0] * 6, limit=100_000_000))
-    package = tmp_path / "sys/class/powercap/intel-rapl:0/energy_uj"
-    with EnergyMeter(tmp_path) as meter:
-        for count, joules in ((90_000_000, 90), (20_000_000, 120), (95_000_000, 195), (5_000_000, 205)):
-            other = package.with_name("next")
-            other.write_text(f"{count}\n")
-            other.replace(package)
-            deadline = time.monotonic() + 30
-            while meter._joules < joules - 1e-6 and time.monotonic() < deadline:
-                time.sleep(0.001)
-    assert meter.joules() == pytest.approx(205)
 
 
 def test_a_machine_without_counters_and_sensors_says_so(tmp_path):

@@ -131,15 +131,6 @@ def test_each_reason_has_its_level_and_remedy(case):
     assert result["remedy"] and named in f"{result['reason']}; {result['remedy']}"
 
 
-@pytest.mark.parametrize(
-    "variables",
-    [{"MKL_NUM_THREADS": "1"}, {"OMP_NUM_THREADS": "1"}, {"OMP_DYNAMIC": "false"}, {"OMP_WAIT_POLICY": "active"}],
-)
-def test_harmless_variables_are_no_reason(variables):
-    """Check that variables that change nothing here are shown but not held against the machine."""
-    assert fitness.verdict(make_environment(variables=read_variables(variables)), make_machine())["level"] == "fit"
-
-
 def test_the_worst_reason_decides_and_comes_first():
     """Check that reasons are sorted by weight."""
     judgement = fitness.verdict(make_environment(frequency__governor="powersave", quota_cpus=1.0), make_machine())

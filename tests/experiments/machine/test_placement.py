@@ -5,17 +5,16 @@ from collections import Counter
 
 import pytest
 from experiments.machine.test_environment import topology_files, write_tree
-from experiments.machine.test_real_machines import HYBRID, SAID, caches
+from experiments.machine.test_real_machines import caches
 
 from forktask.cython_src.errors import UsageError
 from forktask.experiments.commands.main import main
 from forktask.experiments.machine.placement import Placement
-from forktask.experiments.machine.topology import BINDS, PLACES, cpu_order, first_beyond, read_topology
+from forktask.experiments.machine.topology import BINDS, PLACES, cpu_order, read_topology
 from forktask.experiments.results.folder import read_results
 from forktask.experiments.results.rows import MetgRow, SampleRow, TraceRow
 from forktask.experiments.sampling.generation import contestant_of
 from forktask.experiments.subjects.models import parse_model
-from forktask.experiments.training import trainer as trainer_module
 from forktask.experiments.training.config import TrainingConfig
 from forktask.experiments.training.train import data_for
 from forktask.experiments.training.trainer import Trainer
@@ -84,22 +83,6 @@ def test_uneven_places_are_filled_before_any_cpu_gets_two_workers(node):
     assert cpu_order(6, [1, 17, *range(8, 16)], root=node, places="sockets") == [1, 17, 8, 9, 10, 11]
 
 
-def test_a_curve_meets_caches_nodes_sockets_siblings_and_slower_cores(node, tmp_path):
-    """Check from which number of workers on they are no longer alike, by places and bind."""
-    topology = read_topology(node)
-    close = {3: "next cache", 5: "next NUMA node", 9: "next socket", 17: "siblings"}
-    assert first_beyond(topology, CPUS) == close
-    assert first_beyond(topology, CPUS, "cores", "spread") == {2: "next socket", 17: "siblings"}
-    next_to_siblings = {2: "siblings", 5: "next cache", 9: "next NUMA node", 17: "next socket"}
-    assert first_beyond(topology, CPUS, "threads") == next_to_siblings
-    assert first_beyond(topology, CPUS, "0,16,8") == {2: "siblings", 3: "next socket"}
-    assert first_beyond(topology, range(8)) == {3: "next cache", 5: "next NUMA node"}
-    hybrid = read_topology(write_tree(tmp_path / "hybrid", HYBRID | SAID["highest_perf"]))
-    assert first_beyond(hybrid, range(8)) == {3: "slower cores", 7: "siblings"}
-    assert first_beyond(topology, CPUS, "cores", "none") == first_beyond({}, CPUS) == {}
-    assert first_beyond(topology, CPUS, "90") == first_beyond(topology, CPUS, "nonsense") == {}
-
-
 def test_places_that_there_are_not_are_refused(node):
     """Check one sentence each: no such place, a CPU outside the cpuset, too many threads, hidden caches, no pinning."""
     for places, text in (
@@ -158,24 +141,6 @@ def test_training_is_pinned_where_asked(monkeypatch):
         trainer.train_epoch()
         assert trainer.executor.cpus == usable[-1:]
         assert all(executor.cpus == usable[-1:] for _, _, executor in trainer.evaluations._plans.values())
-
-
-def test_memory_of_a_training_goes_where_asked(monkeypatch, capsys):
-    """Check the policy and the CPUs that touch pages first on two nodes, what is set in the end, and a refusal."""
-    calls, storages = [], []
-    monkeypatch.setattr(trainer_module, "memory_nodes", lambda: [0, 1])
-    monkeypatch.setattr(trainer_module, "set_memory_policy", lambda *policy: calls.append(policy) or "not here")
-    make = trainer_module.storage_for
-    monkeypatch.setattr(trainer_module, "storage_for", lambda spec, homes: storages.append(homes) or make(spec, homes))
-    config = TrainingConfig(data="synthetic:16", network="lenet5", batch=4, threads=1, bind="close")
-    for policy in ("interleave", "first_touch"):
-        with Trainer(config.with_changes(memory_policy=policy), data_for(config), 0):
-            assert calls.pop() == (policy, [0, 1])
-        assert calls.pop() == ("first_touch", [0, 1])
-    assert storages == [[], config.cpus]
-    assert (
-        "memory_policy=interleave is without effect, since the system refuses it: not here" in capsys.readouterr().err
-    )
 
 
 LAST = str(max(os.sched_getaffinity(0)))

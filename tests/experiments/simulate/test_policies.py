@@ -36,23 +36,6 @@ def step(plan, seconds, model, threads, **options):
     return simulate(Subject(plan, np.asarray(seconds, float)), model, threads, **options).step_s
 
 
-@pytest.mark.parametrize("model", MODELS)
-@pytest.mark.parametrize("threads", [1, 2, 7, 1024])
-def test_a_chain_takes_the_sum_of_its_tasks(model, threads):
-    """Check that no model gains on a chain."""
-    assert step(chain(5), [3, 1, 4, 1, 5], model, threads) == 14
-
-
-def test_one_long_block_holds_up_a_barrier_only():
-    """Check that the blocks of other chains run beside a long one, but not across the barrier of a loop."""
-    plan = plan_of(*[[((i,), ()) for i in range(4)]] * 3)
-    seconds = [9, 1, 1, 1] + [1] * 8
-    assert step(plan, seconds, "forkjoin", 4) == 11
-    assert step(plan, seconds, "taskgraph", 4) == 11  # the long block's own chain
-    assert step(plan, [9, 1, 1, 1] + [1, 3, 1, 1] * 2, "forkjoin", 4) == 15
-    assert step(plan, [9, 1, 1, 1] + [1, 3, 1, 1] * 2, "taskgraph", 4) == 11
-
-
 def test_two_coupled_cycles_take_the_longer_one():
     """Check that overlapping iterations take the maximum cycle mean, and those with a barrier the span."""
     plan, seconds = three_stages(), [4, 3, 5]
@@ -142,26 +125,6 @@ def test_one_worker_runs_the_blocks_in_the_executors_order(model):
     result = simulate(Subject(plan, np.ones(35)), model, 1, run_lengths=(1, 3), keep_schedule=True)
     iteration, task = np.unravel_index(np.argsort(result.schedule["start"], axis=None, kind="stable"), (3, 35))
     assert list(zip(iteration, task, strict=True)) == list(zip(events["iteration"], events["task"], strict=True))
-
-
-def test_static_shares_and_programs_are_those_of_two_threads():
-    """Check which of two threads runs which block: fork-join's shares, and the programs of partitioned replay."""
-    plan = task_bench("stencil_1d", 7, 5, kernel="empty")
-    subject = Subject(plan, np.ones(35))
-    with make_executor("forkjoin", 2, event_capacity=1000) as executor:
-        executor.prepare(bind(plan))
-        executor.run(1)
-        events = np.sort(executor.workers.events(), order="task")
-    simulated = simulate(subject, "forkjoin", 2, keep_schedule=True).schedule["worker"][0]
-    assert simulated.tolist() == events["worker"].tolist()
-    with make_executor("taskgraph", 2) as executor:
-        executor.prepare(bind(plan))
-        programs = executor._runtime.programs()
-    from forktask.tasking.executor import expected_cost_ns
-    from forktask.tasking.runtimes import program_order
-
-    ours = program_order(plan, subject.graph("iteration"), expected_cost_ns(plan), 2)
-    assert [p.tolist() for p in ours] == [p.tolist() for p in programs]
 
 
 def test_time_is_accounted_for():
@@ -272,21 +235,6 @@ def test_a_task_that_runs_away_from_its_memory_takes_longer():
     assert run.step_s == pytest.approx(3) and run.inflation_s == pytest.approx(2)
 
 
-@pytest.mark.parametrize("model", MODELS)
-def test_one_node_changes_nothing(model):
-    """Check that a machine file with a table of a single node gives the same numbers, bit by bit."""
-    rates, seconds = {1: 1e9, 4: 2e9}, np.random.default_rng(1).uniform(1, 2, 60)
-    runs = []
-    for between in ({}, {"0": {"0": 3e9}}):
-        machine = MachineModel(
-            bandwidth_bytes_per_s=rates, line_s=0.01, between_nodes=between, threads_per_node=2, memory_policy="node0"
-        )
-        subject = Subject(stencil(10, 6), seconds, machine)
-        subject.block_bytes = 1e9 * seconds / 2
-        runs.append(simulate(subject, model, 4))
-    assert runs[0] == runs[1]
-
-
 def test_another_machine_scales_arithmetic_and_memory_apart():
     """Check a machine of twice the peak and half the bandwidth."""
     here = MachineModel(peak_flops_per_s=1e9, bandwidth_bytes_per_s={1: 1e9})
@@ -296,14 +244,6 @@ def test_another_machine_scales_arithmetic_and_memory_apart():
     seconds, share = subject.on(there)
     assert seconds.tolist() == [0.5, 1.25]
     assert share.tolist() == [0.0, 0.8]
-
-
-def test_creation_by_one_thread_bounds_the_speed():
-    """Check that tasks of 1 us, created in 1 us each, take as long on eight workers as their creation."""
-    machine = MachineModel(overheads=Overheads(create_task_s=1e-6))
-    subject = Subject(independent(1000), np.full(1000, 1e-6), machine)
-    assert simulate(subject, "tasks:taskwait=none", 8).step_s == pytest.approx(1e-3, rel=0.01)
-    assert simulate(subject, "taskiter", 8).step_s == pytest.approx(1.25e-4, rel=0.01)
 
 
 def test_impossible_requests_are_refused():

@@ -15,7 +15,6 @@ from forktask.cython_src.binding.bind import bind
 from forktask.cython_src.errors import UsageError
 from forktask.experiments.commands.main import main
 from forktask.experiments.peers.calls_executor import FunctionExecutor, ProgramExecutor
-from forktask.experiments.report.figures.style import model_styles
 from forktask.experiments.results.folder import read_results
 from forktask.experiments.results.rows import FailureRow, SampleRow
 from forktask.experiments.subjects.calls import DIGEST, VALUES, call_specs, calls, keep_result, label
@@ -161,12 +160,6 @@ def test_a_comparison_of_functions_has_times_ratios_and_a_page(code):
     assert "<h1>Comparison of functions" in page and "runs no plan" in page and "CPUs busy" in page
     for left_out in ("What bounds the kernels", "fork-join", "roofline", "1 tasks", "execution models", "layers.csv"):
         assert left_out not in page, left_out
-
-
-def test_a_function_and_a_program_look_different():
-    """Check colours and markers in figures, of which both kinds have the same."""
-    styles = model_styles(call_specs(["a:f", "a:g"], ["./b", "./c"])).values()
-    assert len({style.color for style in styles}) == len({style.marker for style in styles}) == 4
 
 
 def test_libraries_get_as_many_threads_as_are_asked_for(code):

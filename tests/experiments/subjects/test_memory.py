@@ -9,7 +9,6 @@ import sys
 import numpy as np
 import pytest
 from cython_src.networks_for_tests import SMALL, fill
-from experiments.synthetic_results import sweep_of, synthetic_rows
 from kinds import forms_of_models, threads_of
 
 from forktask.cython_src.binding.bind import bind
@@ -17,7 +16,6 @@ from forktask.cython_src.errors import UsageError
 from forktask.cython_src.lowering.lower import lower
 from forktask.cython_src.lowering.options import PlanOptions
 from forktask.cython_src.networks.registry import get_network
-from forktask.experiments.analysis.costs import memory_table
 from forktask.experiments.commands.main import main
 from forktask.experiments.sampling.measured_memory import resident_bytes
 from forktask.experiments.subjects import memory as planned
@@ -61,17 +59,6 @@ def test_planned_bytes_are_those_of_the_arrays():
     )
     assert planned["weights"] == weights
     assert planned["optimiser"] == 8 * SMALL["mobilenet_v2"].num_parameters
-
-
-def test_the_peak_of_samples_is_split():
-    """Check that the parts add up to the peak."""
-    told = {"max_resident_bytes": 100 * MIB, "libraries_bytes": 40 * MIB, "graph_bytes": 3 * MIB}
-    rows = synthetic_rows(threads=(1, 2), repeats=2)
-    rows = [row | told if row["kind"] == "sample" else row for row in rows]
-    rows = [row | {"memory_bytes": {"parameter": 30 * MIB}} if row["kind"] == "plan" else row for row in rows]
-    table = memory_table(sweep_of(rows))
-    assert len(table) and (table["rest"] == 27 * MIB).all() and (table["weights"] == 30 * MIB).all()
-    assert (table["Python and libraries"] == 40 * MIB).all() and (table["plan and graph"] == 3 * MIB).all()
 
 
 def test_what_does_not_fit_is_refused_with_what_would():

@@ -91,15 +91,6 @@ def test_a_model_given_twice_counts_once():
         parse_models([])
 
 
-def test_executors_get_their_options():
-    """Check that a spec reaches the executor, and that a serial model has one thread."""
-    with pytest.raises(UsageError, match="must run on one thread"):
-        make_executor("serial", 2)
-    with make_executor("forkjoin:schedule=dynamic:region=persistent", 2) as executor:
-        assert (executor.model, executor.num_threads) == ("forkjoin", 2)
-        assert (executor.options.schedule, executor.options.region) == ("dynamic", "persistent")
-
-
 @pytest.mark.parametrize("name", forms_of_models())
 def test_every_value_of_the_table_is_taken(name):
     """Check that executors accept each word that a spec may give them (the OpenMP runtime is chosen earlier)."""

@@ -169,52 +169,6 @@ def test_a_thread_does_not_wait_for_a_lock_while_others_are_ready(model):
         graph.run(1, model=model, threads=2)
 
 
-@pytest.mark.parametrize("model", forms_of_models("placement"))
-@pytest.mark.timeout(60)
-def test_reductions_give_the_same_bits_under_every_model(model):
-    """Check sums, products, minima and maxima of many tasks, read in the next iteration, on one to four threads."""
-    random = np.random.default_rng(3)
-    numbers = random.uniform(0.5, 1.5, 30)
-
-    def run(model, threads):
-        arrays = {name: np.ones(3) for name in ("sum", "product", "min", "max")}
-        seen = np.zeros((4, 3))
-        with UserGraph(reduction_groups=3) as graph:
-            wrapped = {name: graph.array(name, a) for name, a in arrays.items()}
-            log = graph.array("log", seen)
-            for number, name in enumerate(arrays):
-                graph.task(lambda a, s: np.add(s, a, out=s), reads=wrapped[name], updates=log[number])
-                for i, value in enumerate(numbers):
-                    fold = {"sum": np.add, "product": np.multiply, "min": np.minimum, "max": np.maximum}[name]
-                    graph.task(
-                        lambda t, f=fold, v=value: f(t, v, out=t),
-                        reduction=wrapped[name][i % 3],
-                        operation=name,
-                        name=f"fold {name}",
-                    )
-            graph.run(4, model=model, threads=threads)
-        return np.concatenate([seen, *([a] for a in arrays.values())])
-
-    expected = run("serial", 1)
-    np.testing.assert_allclose(expected[4], 1 + 4 * np.array([numbers[i::3].sum() for i in range(3)]), rtol=1e-13)
-    np.testing.assert_array_equal(expected[6], [min(1, numbers[i::3].min()) for i in range(3)])
-    for threads in sorted({threads_of(model, number) for number in (1, 2, 4)}):
-        np.testing.assert_array_equal(run(model, threads), expected)
-
-
-@pytest.mark.parametrize("model", MODELS)
-@pytest.mark.timeout(60)
-def test_commutative_tasks_exclude_each_other(model):
-    """Check that commutative updates of Python tasks, whose additions are not atomic, lose nothing."""
-    total = np.zeros(1)
-    with UserGraph() as graph:
-        x = graph.array("total", total)
-        for i in range(8):
-            graph.task(lambda t, i=i: np.add(t, i, out=t), commutative=x)
-        graph.taskiter(10, model=model, threads=threads_of(model, 2))
-    assert total[0] == 280
-
-
 def test_tasks_can_be_added_between_runs():
     """Check that a graph is recorded anew after it grew, and replayed where it did not."""
     with UserGraph() as graph:

@@ -207,15 +207,6 @@ def test_a_training_that_does_not_fit_is_refused_before_it_begins(tmp_path, monk
     assert not (tmp_path / "run").exists()
 
 
-@pytest.mark.parametrize(
-    ("given", "threads"), [({"model": "serial"}, 1), ({"model": "taskiter"}, TrainingConfig().threads)]
-)
-def test_a_model_has_the_threads_it_can_use(tmp_path, given, threads):
-    """Check that nobody who names a model has to know on how many threads it runs."""
-    config = training.configure({**given, "out": str(tmp_path)}, resume=False)
-    assert config.threads == threads
-
-
 OWN = """
 import forktask as n
 
