@@ -74,15 +74,6 @@ def test_starts_that_follow_each_other_closely_are_one_session(begins_s, session
         assert (gaps <= SESSION_PAUSE_S).all()
 
 
-def test_an_end_parts_sessions_where_merging_dropped_the_start():
-    """Check a folder in which one row of a node's starts is left, but the ends of its sessions."""
-    rows = starts([0, 3600])
-    end = typed([{"kind": "session", "node": {"host": "n0", "scheduler": "", "boot_id": ""}, "generations": 2}])
-    place = max(k for k, row in enumerate(rows) if type(row).__name__ == "RunRow")
-    assert sessions_in([*rows[:place], *rows[place + 1 :]]) == 1
-    assert sessions_in([*rows[:place], *end, *rows[place + 1 :]]) == 2
-
-
 def points_of(rng, sessions, generations, apart=0.02, truth=0.05):
     """Turns of two points in sessions that differ."""
     points = {"a": {}, "b": {}}

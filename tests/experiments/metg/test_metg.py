@@ -120,12 +120,6 @@ def test_a_failure_is_named_below_its_graph():
     assert "crash: lost" in text and "fft, 4 x 4 tasks" in text
 
 
-def test_the_ladder_grows_by_about_the_square_root_of_two():
-    """Check whole numbers from the start on, without repeats."""
-    assert list(itertools.islice(work_ladder(0), 8)) == [1, 2, 3, 4, 6, 8, 12, 16]
-    assert list(itertools.islice(work_ladder(5.5), 3)) == [6, 8, 12]
-
-
 def test_a_tiny_run_prints_and_draws(tmp_path, capsys):
     """Check the command from processes to figure, caption, table and samples."""
     out = tmp_path / "metg"
