@@ -1,8 +1,8 @@
 """A training step in plain NumPy and float64: the truth that kernels and plans are checked against.
 
 Nothing here knows of plans, blocks or layouts; of a network, only its description is shared. Each layer is a
-forward formula and its derivative, written for reading; images are (N, C, H, W), weights have PyTorch's
-layouts.
+forward formula and its derivative, written for reading; images are (N, C, H, W), tokens (N, T, C): samples, tokens,
+features. Weights have PyTorch's layouts.
 
     Conv2d          Y[n, o, y, x] = b[o] + sum over c, i, j of W[o, c, i, j] * X[n, c, s y + d i - p, s x + d j - p],
                     c over the channels of o's group
@@ -10,21 +10,32 @@ layouts.
                     the running ones: running = (1 - momentum) running + momentum new, the variance then unbiased
     ReLU, ReLU6     Y = max(X, 0), and min(Y, 6); the derivative is 0 where Y is 0 or 6
     Sigmoid         Y = 1 / (1 + exp(-X))
+    GELU            Y = 0.5 X (1 + tanh(sqrt(2 / pi) (X + 0.044715 X^3)))
     Add             Y = X1 + X2
     MaxPool         Y = the largest X of each window; of equal ones the first in row order gets the gradient
     AveragePool     Y = the mean of each window
     Dropout         Y = X times the layer's mask, which is given; without one, X
     GlobalAvgPool   Y = the mean over all pixels
-    Linear          Y = X @ W.T + b over the flattened image, in the order C, H, W
+    Linear          Y = X @ W.T + b, of an image over all of it, in the order C, H, W
+    Embedding       Y[n, t] = W[token[n, t]] + P[t]
+    Positions       Y[n, t] = X[n, t] + P[t] + S[0]
+    Trigram         Y[n, t] = X[n, t + 1], X[n, t], X[n, t - 1] side by side, zeros outside of the sample
+    FirstToken      Y[n] = X[n, 0]
+    NoNorm          Y = w X + b
+    LayerNorm       Y = w (X - mean) / sqrt(var + eps) + b, mean and variance of each token's features
+    Attention       Y = softmax(Q K^T / sqrt(d)) V for each sample and head, without the later keys if it is causal
+    TiedHead        Y = X @ W.T + b with the embedding's W, to which rows of the head's own may be joined
     SoftmaxCrossEntropy
-                    probabilities; the loss is the mean of -log of the label's, or with label smoothing e of
-                    (1 - e) of that and e times the mean of all classes'
+                    probabilities; the loss is the mean, over labels that are not IGNORED, of -log of the label's, or
+                    with label smoothing e of (1 - e) of that and e times the mean of all classes'
 
-The gradient of a layer's output is the sum of what all layers that take it send back.
+The gradient of a layer's output is the sum of what all layers that take it send back; that of tied weights is the sum
+of the head's and the embedding's.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -32,20 +43,31 @@ import numpy as np
 
 from forktask.cython_src.errors import UsageError
 from forktask.cython_src.networks.layers import (
+    GELU,
     Add,
+    Attention,
     AveragePool,
     BatchNorm,
     Conv2d,
     Dropout,
+    Embedding,
+    FirstToken,
     GlobalAvgPool,
+    LayerNorm,
     Linear,
     MaxPool,
     Network,
+    NoNorm,
+    Positions,
     ReLU,
     ReLU6,
     Sigmoid,
-    SoftmaxCrossEntropy,
+    TiedHead,
+    Trigram,
 )
+
+SCALE, CUBE = math.sqrt(2 / math.pi), 0.044715
+IGNORED = -100
 
 
 @dataclass
@@ -57,7 +79,7 @@ class Step:
     loss : float
         Mean cross-entropy of the batch.
     correct : int
-        Images whose largest logit is that of their label.
+        Labels that have the largest logit.
     activations : dict of str to float64 ndarray
         Output of each layer by its name.
     gradients : dict of str to float64 ndarray
@@ -76,7 +98,7 @@ class Step:
 def forward(
     network: Network,
     parameters: Mapping[str, np.ndarray],
-    images: np.ndarray,
+    samples: np.ndarray,
     labels: np.ndarray,
     statistics: Mapping[str, np.ndarray] | None = None,
     training: bool = True,
@@ -90,8 +112,8 @@ def forward(
     network : Network
         Its last layer is SoftmaxCrossEntropy.
     parameters : mapping of str to ndarray
-    images : shape (N, C, H, W)
-    labels : integers, shape (N,)
+    samples : images, shape (N, C, H, W), or tokens, (N, T)
+    labels : integers, shape (N,); of tokens (N, T), or (N, 1) of classes
     statistics : mapping of str to ndarray, optional
         Running statistics; default: mean 0 and variance 1.
     training : bool
@@ -100,79 +122,74 @@ def forward(
     masks : mapping of str to ndarray, optional
         What dropout layers multiply with, by their names.
     """
-    activations = {"input": np.asarray(images, np.float64)}
+    weights = {name: np.asarray(value, np.float64) for name, value in parameters.items()}
+    activations = {"input": np.asarray(samples, np.int64 if network.tokens else np.float64)}
     running = {
         name: np.array(statistics[name], np.float64) if statistics else np.full(shape, float(name.endswith("_var")))
         for name, shape in network.statistic_shapes().items()
     }
     inputs = network.inputs()
-    for layer in _layers_before_softmax(network):
+    for layer in network.layers[:-1]:
         x = [activations[name] for name in inputs[layer.name]]
         if isinstance(layer, Dropout):
             activations[layer.name] = x[0] * (masks or {}).get(layer.name, 1.0)
-            continue
-        activations[layer.name] = _layer_forward(layer, parameters, x, running, training)
+        else:
+            activations[layer.name] = _layer_forward(layer, weights, x, running, training)
     logits = activations[inputs[network.layers[-1].name][0]]
-    probabilities = activations["softmax"] = _softmax(logits)
-    shifted = logits - logits.max(axis=1, keepdims=True)
-    logs = np.log(np.exp(shifted).sum(axis=1, keepdims=True)) - shifted
-    loss = float((_targets(labels, logits.shape[1], label_smoothing) * logs).sum(axis=1).mean())
-    return Step(loss, int((probabilities.argmax(axis=1) == labels).sum()), activations, statistics=running)
+    shifted = logits - logits.max(axis=-1, keepdims=True)
+    logs = shifted - np.log(np.exp(shifted).sum(axis=-1, keepdims=True))
+    activations["softmax"] = np.exp(logs)
+    targets, counted = _targets(labels, logits.shape[-1], label_smoothing)
+    loss = -float((targets * logs).sum()) / max(counted.sum(), 1)
+    return Step(loss, int((logits.argmax(axis=-1) == labels).sum()), activations, statistics=running)
 
 
 def forward_backward(
     network: Network,
     parameters: Mapping[str, np.ndarray],
-    images: np.ndarray,
+    samples: np.ndarray,
     labels: np.ndarray,
     statistics: Mapping[str, np.ndarray] | None = None,
     label_smoothing: float = 0.0,
     masks: Mapping[str, np.ndarray] | None = None,
 ) -> Step:
     """`forward` in training, and the gradients of the mean loss for every parameter and activation."""
-    step = forward(network, parameters, images, labels, statistics, True, label_smoothing, masks)
-    inputs = network.inputs()
-    # d loss / d logits = (softmax - target) / N
-    logits = inputs[network.layers[-1].name][0]
-    dy = step.activations["softmax"] - _targets(labels, network.num_classes, label_smoothing)
-    step.gradients[logits] = dy / len(labels)
-    for layer in reversed(_layers_before_softmax(network)):
+    step = forward(network, parameters, samples, labels, statistics, True, label_smoothing, masks)
+    weights = {name: np.asarray(value, np.float64) for name, value in parameters.items()}
+    inputs, softmax = network.inputs(), step.activations["softmax"]
+    # d loss / d logits = (softmax - target) / number of labels
+    targets, counted = _targets(labels, softmax.shape[-1], label_smoothing)
+    step.gradients[inputs[network.layers[-1].name][0]] = (softmax - targets) * counted / max(counted.sum(), 1)
+    for layer in reversed(network.layers[:-1]):
         x = [step.activations[name] for name in inputs[layer.name]]
         dy, y = step.gradients[layer.name], step.activations[layer.name]
         if isinstance(layer, Dropout):
-            parts = [dy * (masks or {}).get(layer.name, 1.0)]
+            parts, own = [dy * (masks or {}).get(layer.name, 1.0)], {}
         else:
-            parts = _layer_backward(layer, parameters, x, y, dy, step.gradients)
-        for name, dx in zip(inputs[layer.name], parts, strict=True):
+            parts, own = _layer_backward(layer, weights, x, y, dy)
+        for name, dx in (*zip(inputs[layer.name], parts, strict=False), *own.items()):
             step.gradients[name] = step.gradients[name] + dx if name in step.gradients else dx
     return step
 
 
-def _layers_before_softmax(network):
-    if not network.layers or not isinstance(network.layers[-1], SoftmaxCrossEntropy):
-        raise UsageError(f"the last layer of network {network.name!r} must be SoftmaxCrossEntropy")
-    return network.layers[:-1]
-
-
 def _targets(labels, classes, label_smoothing):
-    """What the probabilities should be: (N, classes)."""
-    targets = np.full((len(labels), classes), label_smoothing / classes)
-    targets[np.arange(len(labels)), labels] += 1 - label_smoothing
-    return targets
+    """What the probabilities should be, (..., classes), and whether a label counts, (..., 1)."""
+    counted = np.asarray(labels)[..., None] != IGNORED
+    hits = np.asarray(labels)[..., None] == np.arange(classes)
+    return (label_smoothing / classes + (1 - label_smoothing) * hits) * counted, counted
 
 
-def _layer_forward(layer, parameters, inputs, statistics, training):
-    x = inputs[0]
+def _layer_forward(layer, weights, inputs, statistics, training):
+    x, weight, bias = inputs[0], weights.get(f"{layer.name}.weight"), weights.get(f"{layer.name}.bias")
     match layer:
         case Conv2d():
             n, c = x.shape[:2]
             windows = _windows(x, layer)
             windows = windows.reshape(n, layer.groups, c // layer.groups, *windows.shape[2:])
-            weight = np.asarray(parameters[f"{layer.name}.weight"], np.float64)
             weight = weight.reshape(layer.groups, -1, *weight.shape[1:])
             y = np.einsum("ngchwij,gocij->ngohw", windows, weight, optimize=True)
             y = y.reshape(n, -1, *y.shape[3:])
-            return y + np.asarray(parameters[f"{layer.name}.bias"])[:, None, None] if layer.bias else y
+            return y + bias[:, None, None] if layer.bias else y
         case BatchNorm():
             mean, var = statistics[f"{layer.name}.running_mean"], statistics[f"{layer.name}.running_var"]
             if training:
@@ -181,7 +198,6 @@ def _layer_forward(layer, parameters, inputs, statistics, training):
                 for kept, new in ((mean, batch_mean), (var, unbiased)):
                     kept += layer.momentum * (new - kept)
                 mean, var = batch_mean, batch_var
-            weight, bias = (np.asarray(parameters[f"{layer.name}.{kind}"], np.float64) for kind in ("weight", "bias"))
             scale = weight / np.sqrt(var + layer.eps)
             return (x - mean[:, None, None]) * scale[:, None, None] + bias[:, None, None]
         case ReLU():
@@ -199,27 +215,49 @@ def _layer_forward(layer, parameters, inputs, statistics, training):
         case GlobalAvgPool():
             return x.mean(axis=(2, 3))
         case Linear():
-            weight, bias = parameters[f"{layer.name}.weight"], parameters[f"{layer.name}.bias"]
-            return x.reshape(len(x), -1) @ np.asarray(weight, np.float64).T + bias
+            y = _rows(x) @ weight.T
+            return y + bias if layer.bias else y
+        case Embedding():
+            y = weight[x]
+            return y + weights[f"{layer.positions}.weight"][: x.shape[1]] if layer.positions else y
+        case Positions():
+            y = x + weight[: x.shape[1]]
+            return y + weights[f"{layer.types}.weight"][0] if layer.types else y
+        case Trigram():
+            return np.concatenate([_shifted(x, 1), x, _shifted(x, -1)], axis=-1)
+        case FirstToken():
+            return x[:, :1]
+        case NoNorm():
+            return x * weight + bias
+        case LayerNorm():
+            return _normalised(layer, x)[0] * weight + bias
+        case Attention():
+            _, _, v, p = _attention(layer, np.concatenate(inputs, axis=-1))
+            return _joined(p @ v)
+        case GELU():
+            return 0.5 * x * (1 + np.tanh(SCALE * (x + CUBE * x**3)))
+        case TiedHead():
+            y = x @ _head_weights(layer, weights).T
+            return y + bias if layer.bias else y
     raise UsageError(f"the reference has no formula for {layer!r}; add one")
 
 
-def _layer_backward(layer, parameters, inputs, y, dy, gradients):
-    """Put parameter gradients into `gradients` and return the gradient of each input."""
+def _layer_backward(layer, weights, inputs, y, dy):
+    """Return the gradients of the inputs, and of the parameters by name."""
     x = inputs[0]
+    weight, bias = f"{layer.name}.weight", f"{layer.name}.bias"
     match layer:
         case Conv2d():
-            weight = np.asarray(parameters[f"{layer.name}.weight"], np.float64)
             n, c = x.shape[:2]
             g, height, width = layer.groups, *dy.shape[2:]
             windows = _windows(x, layer)
             windows = windows.reshape(n, g, c // g, *windows.shape[2:])
             dy_groups = dy.reshape(n, g, -1, height, width)
-            weight_groups = weight.reshape(g, -1, *weight.shape[1:])
+            weight_groups = weights[weight].reshape(g, -1, *weights[weight].shape[1:])
             gradient = np.einsum("ngohw,ngchwij->gocij", dy_groups, windows, optimize=True)
-            gradients[f"{layer.name}.weight"] = gradient.reshape(weight.shape)
+            own = {weight: gradient.reshape(weights[weight].shape)}
             if layer.bias:
-                gradients[f"{layer.name}.bias"] = dy.sum(axis=(0, 2, 3))
+                own[bias] = dy.sum(axis=(0, 2, 3))
             # Every output pixel sends dY * W back to the window it came from.
             p, s, d = layer.padding, layer.stride, layer.dilation
             dx = np.zeros((n, g, c // g, x.shape[2] + 2 * p, x.shape[3] + 2 * p))
@@ -230,38 +268,91 @@ def _layer_backward(layer, parameters, inputs, y, dy, gradients):
                     dx[..., rows, columns] += np.einsum(
                         "ngohw,goc->ngchw", dy_groups, weight_groups[..., i, j], optimize=True
                     )
-            return [dx.reshape(n, c, *dx.shape[3:])[:, :, p : p + x.shape[2], p : p + x.shape[3]]]
+            return [dx.reshape(n, c, *dx.shape[3:])[:, :, p : p + x.shape[2], p : p + x.shape[3]]], own
         case BatchNorm():
-            weight = np.asarray(parameters[f"{layer.name}.weight"], np.float64)
             inv_std = 1 / np.sqrt(x.var(axis=(0, 2, 3)) + layer.eps)
             xhat = (x - x.mean(axis=(0, 2, 3))[:, None, None]) * inv_std[:, None, None]
-            gradients[f"{layer.name}.weight"] = (dy * xhat).sum(axis=(0, 2, 3))
-            gradients[f"{layer.name}.bias"] = dy.sum(axis=(0, 2, 3))
+            own = {weight: (dy * xhat).sum(axis=(0, 2, 3)), bias: dy.sum(axis=(0, 2, 3))}
             mean_dy, mean_xhat = ((dy * v).mean(axis=(0, 2, 3))[:, None, None] for v in (np.ones_like(x), xhat))
-            return [(weight * inv_std)[:, None, None] * (dy - mean_dy - xhat * mean_xhat)]
+            return [(weights[weight] * inv_std)[:, None, None] * (dy - mean_dy - xhat * mean_xhat)], own
         case ReLU():
-            return [dy * (x > 0)]
+            return [dy * (x > 0)], {}
         case ReLU6():
-            return [dy * ((x > 0) & (x < 6))]
+            return [dy * ((x > 0) & (x < 6))], {}
         case Sigmoid():
-            return [dy * y * (1 - y)]
+            return [dy * y * (1 - y)], {}
         case Add():
-            return [dy, dy]
+            return [dy, dy], {}
         case MaxPool():
             windows = _pool_windows(x, layer, -np.inf)
             chosen = np.zeros_like(windows)
             np.put_along_axis(chosen, windows.argmax(axis=-1)[..., None], dy[..., None], axis=-1)
-            return [_from_pool_windows(chosen, layer, x.shape)]
+            return [_from_pool_windows(chosen, layer, x.shape)], {}
         case AveragePool():
             share = np.repeat(dy[..., None] / layer.size**2, layer.size**2, axis=-1)
-            return [_from_pool_windows(share, layer, x.shape)]
+            return [_from_pool_windows(share, layer, x.shape)], {}
         case GlobalAvgPool():
-            return [np.broadcast_to(dy[:, :, None, None] / (x.shape[2] * x.shape[3]), x.shape)]
+            return [np.broadcast_to(dy[:, :, None, None] / (x.shape[2] * x.shape[3]), x.shape)], {}
         case Linear():
-            gradients[f"{layer.name}.weight"] = dy.T @ x.reshape(len(x), -1)
-            gradients[f"{layer.name}.bias"] = dy.sum(axis=0)
-            return [(dy @ parameters[f"{layer.name}.weight"]).reshape(x.shape)]
+            own = {weight: np.einsum("...o,...i->oi", dy, _rows(x), optimize=True)}
+            if layer.bias:
+                own[bias] = dy.reshape(-1, dy.shape[-1]).sum(axis=0)
+            return [(dy @ weights[weight]).reshape(x.shape)], own
+        case Embedding():
+            own = {weight: np.zeros_like(weights[weight])}
+            np.add.at(own[weight], x, dy)
+            if layer.positions:
+                place = own[f"{layer.positions}.weight"] = np.zeros_like(weights[f"{layer.positions}.weight"])
+                place[: x.shape[1]] = dy.sum(axis=0)
+            return [], own
+        case Positions():
+            own = {weight: np.zeros_like(weights[weight])}
+            own[weight][: x.shape[1]] = dy.sum(axis=0)
+            if layer.types:
+                kind = own[f"{layer.types}.weight"] = np.zeros_like(weights[f"{layer.types}.weight"])
+                kind[0] = dy.sum(axis=(0, 1))
+            return [dy], own
+        case Trigram():
+            after, at, before = np.split(dy, 3, axis=-1)
+            return [_shifted(after, -1) + at + _shifted(before, 1)], {}
+        case FirstToken():
+            dx = np.zeros_like(x)
+            dx[:, :1] = dy
+            return [dx], {}
+        case NoNorm():
+            return [dy * weights[weight]], {weight: (dy * x).sum(axis=(0, 1)), bias: dy.sum(axis=(0, 1))}
+        case LayerNorm():
+            normal, inverse = _normalised(layer, x)
+            own = {weight: (dy * normal).sum(axis=(0, 1)), bias: dy.sum(axis=(0, 1))}
+            d = dy * weights[weight]
+            means = [part.mean(axis=-1, keepdims=True) for part in (d, d * normal)]
+            return [inverse * (d - means[0] - normal * means[1])], own
+        case Attention():
+            q, k, v, p = _attention(layer, np.concatenate(inputs, axis=-1))
+            dy = _heads(dy, layer.heads)
+            dp = dy @ v.swapaxes(-1, -2)
+            ds = p * (dp - (dp * p).sum(axis=-1, keepdims=True)) / math.sqrt(q.shape[-1])
+            parts = ds @ k, ds.swapaxes(-1, -2) @ q, p.swapaxes(-1, -2) @ dy
+            joined = [_joined(part) for part in parts]
+            return (joined if layer.inputs else [np.concatenate(joined, axis=-1)]), {}
+        case GELU():
+            t = np.tanh(SCALE * (x + CUBE * x**3))
+            return [dy * (0.5 * (1 + t) + 0.5 * x * (1 - t * t) * SCALE * (1 + 3 * CUBE * x**2))], {}
+        case TiedHead():
+            tied, joined = f"{layer.embedding}.weight", _head_weights(layer, weights)
+            gradient, width = np.einsum("nto,nti->oi", dy, x, optimize=True), weights[tied].shape[1]
+            own = {tied: gradient[:, :width]}
+            if joined.shape[1] > width:
+                own[f"{layer.name}.dense.weight"] = gradient[:, width:]
+            if layer.bias:
+                own[bias] = dy.sum(axis=(0, 1))
+            return [dy @ joined], own
     raise UsageError(f"the reference has no derivative for {layer!r}; add one")
+
+
+def _rows(x):
+    """What a linear layer multiplies: tokens as they are, the flattened image."""
+    return x if x.ndim == 3 else x.reshape(len(x), -1)
 
 
 def _windows(x, layer):
@@ -298,6 +389,41 @@ def _from_pool_windows(windows, layer, shape):
     return x[:, :, p : p + height, p : p + width]
 
 
-def _softmax(logits):
-    exponentials = np.exp(logits - logits.max(axis=1, keepdims=True))
-    return exponentials / exponentials.sum(axis=1, keepdims=True)
+def _head_weights(layer, weights):
+    """The embedding's weights, with those of the head's own beside them."""
+    tied, own = weights[f"{layer.embedding}.weight"], weights.get(f"{layer.name}.dense.weight")
+    return tied if own is None else np.concatenate([tied, own], axis=1)
+
+
+def _shifted(x, by):
+    """Features of the token `by` further on, zeros outside of the sample."""
+    y = np.zeros_like(x)
+    y[:, : len(x[0]) - by] = x[:, by:] if by > 0 else 0
+    if by < 0:
+        y[:, -by:] = x[:, :by]
+    return y
+
+
+def _normalised(layer, x):
+    """Features with mean 0 and variance 1, and what they were multiplied with."""
+    inverse = 1 / np.sqrt(x.var(axis=-1, keepdims=True) + layer.eps)
+    return (x - x.mean(axis=-1, keepdims=True)) * inverse, inverse
+
+
+def _attention(layer, x):
+    """Queries, keys and values (N, heads, T, d), and the probabilities (N, heads, T, T)."""
+    q, k, v = (_heads(part, layer.heads) for part in np.split(x, 3, axis=-1))
+    scores = q @ k.swapaxes(-1, -2) / math.sqrt(q.shape[-1])
+    if layer.causal:
+        length = x.shape[1]
+        scores = np.where(np.tri(length, length, dtype=bool), scores, -np.inf)
+    p = np.exp(scores - scores.max(axis=-1, keepdims=True))
+    return q, k, v, p / p.sum(axis=-1, keepdims=True)
+
+
+def _heads(x, heads):
+    return x.reshape(*x.shape[:2], heads, -1).swapaxes(1, 2)
+
+
+def _joined(x):
+    return x.swapaxes(1, 2).reshape(x.shape[0], x.shape[2], -1)

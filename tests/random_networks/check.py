@@ -23,7 +23,7 @@ from cython_src.tokens_for_tests import batch_of
 from kinds import forms_of_models
 from random_networks.cases import Case
 
-from cython_src import reference, reference_tokens
+from cython_src import reference
 from forktask.cython_src.binding.bind import BlockFailure, BoundPlan, bind
 from forktask.cython_src.binding.checks import AccessError, check_accesses, check_orders
 from forktask.cython_src.binding.storage import Storage
@@ -310,21 +310,16 @@ def _perturbed(seed: int) -> Iterator[None]:
     def moved(values: np.ndarray) -> np.ndarray:
         return values * (1 + PERTURBATION * rng.choice((-1.0, 1.0), values.shape))
 
-    with contextlib.ExitStack() as patches:
-        for module in (reference, reference_tokens):
-            forward, backward = module._layer_forward, module._layer_backward
+    forward, backward = reference._layer_forward, reference._layer_backward
 
-            def noisy(layer, *arguments, forward=forward):
-                return moved(forward(layer, *arguments))
+    def noisy_back(*arguments):
+        parts, own = backward(*arguments)
+        if arguments[-1].ndim == 3:  # of tokens: gradients of parameters beside those of the inputs
+            own = {name: moved(part) for name, part in own.items()}
+        return [moved(part) for part in parts], own
 
-            def noisy_back(layer, *arguments, backward=backward):
-                parts = backward(layer, *arguments)
-                if isinstance(parts, tuple):  # of tokens: gradients of parameters beside those of the inputs
-                    return [moved(part) for part in parts[0]], {name: moved(own) for name, own in parts[1].items()}
-                return [moved(part) for part in parts]
-
-            patches.enter_context(mock.patch.object(module, "_layer_forward", noisy))
-            patches.enter_context(mock.patch.object(module, "_layer_backward", noisy_back))
+    noisy = {"_layer_forward": lambda *arguments: moved(forward(*arguments)), "_layer_backward": noisy_back}
+    with mock.patch.multiple(reference, **noisy):
         yield
 
 
@@ -346,19 +341,17 @@ def _reference_steps(case: Case, plan: Plan, seed: int) -> dict[str, np.ndarray]
     statistics = {name: np.array(arrays[name]) for name in network.statistic_shapes()}
     losses, correct, step = [], [], None
     for iteration in range(STEPS):
+        chosen, smoothing = arrays["batch_order"][iteration % BATCHES], attributes["label_smoothing"]
         if network.tokens:
-            forward = reference_tokens.forward_backward if training else reference_tokens.forward
-            step = forward(network, parameters, *batch_of(bound, iteration))
+            data = batch_of(bound, iteration)
         else:
-            chosen = arrays["batch_order"][iteration % BATCHES]
-            data = arrays["dataset.images"][chosen], arrays["dataset.labels"][chosen], statistics
-            smoothing = attributes["label_smoothing"]
-            if training:
-                masks = _masks(case, plan, iteration)
-                step = reference.forward_backward(network, parameters, *data, smoothing, masks)
-            else:
-                step = reference.forward(network, parameters, *data, False, smoothing)
-            statistics = step.statistics
+            data = arrays["dataset.images"][chosen], arrays["dataset.labels"][chosen]
+        if training:
+            masks = _masks(case, plan, iteration)
+            step = reference.forward_backward(network, parameters, *data, statistics, smoothing, masks)
+        else:
+            step = reference.forward(network, parameters, *data, statistics, False, smoothing)
+        statistics = step.statistics
         losses.append(step.loss)
         correct.append(step.correct)
         if training:

@@ -6,6 +6,7 @@ import os
 
 import numpy as np
 import pytest
+from cython_src.networks_for_tests import SMALL
 from cython_src.tokens_for_tests import TWICE_TIED
 from kinds import LONG
 from random_networks import check as checks
@@ -13,7 +14,7 @@ from random_networks.cases import Case, draw
 from random_networks.check import Deviation, check
 from random_networks.torch_forms import torch_step
 
-from cython_src import reference, reference_tokens
+from cython_src import reference
 from forktask.cython_src.binding.bind import bind
 from forktask.cython_src.errors import UsageError
 from forktask.cython_src.kernels.convolution.algorithms import CONV_OPTIONS
@@ -132,6 +133,13 @@ def test_what_was_found_stays_mended(name):
     assert check(case, models)
 
 
+@pytest.mark.parametrize("name", SMALL)
+def test_small_forms_of_the_networks_compute_right(name):
+    """Check three training steps of each kind of network, with another optimizer and smoothed labels or clipping."""
+    for options in ({"optimizer": "adamw", "label_smoothing": 0.1}, {"clip_norm": 0.5}):
+        assert check(Case(SMALL[name], {"batch": 6, "granularity": "images=3", **options}, seed=4))
+
+
 TWO = convolutional_classifier("two convolutions", (2, 16, 24), (3, 6), 4)
 IN_THE_LANES = [conv for conv in CONV_OPTIONS if conv not in ("winograd2", "winograd4")]
 # Kernels of images and pixels in the lanes that few networks have: two 5x5 convolutions with what follows joined.
@@ -239,11 +247,10 @@ def test_the_reference_is_pytorch(seed):
     parameters = {name: np.array(arrays[name]) for name in network.parameter_shapes()}
     if network.tokens:
         data = checks.batch_of(bound, 0)
-        step = reference_tokens.forward_backward(network, parameters, *data)
     else:
         chosen = arrays["batch_order"][0]
         data = arrays["dataset.images"][chosen], arrays["dataset.labels"][chosen]
-        step = reference.forward_backward(network, parameters, *data)
+    step = reference.forward_backward(network, parameters, *data)
     loss, gradients = torch_step(network, parameters, *data)
     assert step.loss == pytest.approx(loss, rel=1e-9)
     for name, expected in gradients.items():

@@ -1,14 +1,18 @@
 """Descriptions of networks: shapes and sizes."""
 
+import numpy as np
 import pytest
 
 from forktask.cython_src.errors import UsageError
 from forktask.cython_src.lowering.lower import lower
+from forktask.cython_src.networks import gpt2
 from forktask.cython_src.networks.layers import (
     Add,
+    Attention,
     BatchNorm,
     Conv2d,
     Embedding,
+    LayerNorm,
     Linear,
     MaxPool,
     Network,
@@ -17,7 +21,7 @@ from forktask.cython_src.networks.layers import (
     TiedHead,
     Tokens,
 )
-from forktask.cython_src.networks.registry import get_network
+from forktask.cython_src.networks.registry import FAMILIES, get_network
 
 
 @pytest.mark.parametrize(
@@ -40,6 +44,24 @@ def test_networks_have_as_many_parameters_as_published(name, parameters):
     assert network.num_parameters == parameters
     assert network.parameter_shapes()["conv1.weight"][1] == 3
     assert all(len(shape) == 1 for shape in network.statistic_shapes().values())
+
+
+@pytest.mark.parametrize(
+    ("name", "parameters"), [("gpt2", 124_439_808), ("gpt2_small", 10_844_160), ("gpt2_tiny", 132_864)]
+)
+def test_networks_of_tokens_have_the_parameters_of_the_paper(name, parameters):
+    """Check the number of parameters, names as Hugging Face has them, and the deviation of the initial weights."""
+    network = gpt2.network(name, **gpt2.SIZES[name])
+    shapes = network.parameter_shapes()
+    assert network.num_parameters == parameters
+    features = shapes["wte.weight"][1]
+    assert shapes["h.1.attn.c_attn.weight"] == (3 * features, features)
+    assert shapes["h.1.mlp.c_proj.weight"] == (features, 4 * features)
+    assert {"wpe.weight", "h.0.ln_1.bias", "h.0.attn.c_proj.bias", "ln_f.weight"} <= set(shapes)
+    deviations = network.deviations()
+    assert set(deviations) == {name for name, shape in shapes.items() if len(shape) == 2}
+    assert deviations["h.0.attn.c_proj.weight"] == pytest.approx(0.02 / np.sqrt(2 * gpt2.SIZES[name]["num_layers"]))
+    assert deviations["wte.weight"] == deviations["h.0.attn.c_attn.weight"] == 0.02
 
 
 @pytest.mark.parametrize(
@@ -94,3 +116,37 @@ def test_names_of_parameters_and_buffers_differ(layers, said):
     network = Network("n", (8,), (*layers, TiedHead("h", "e"), SoftmaxCrossEntropy()), Tokens(16, 8))
     with pytest.raises(UsageError, match=f"{said}.*; rename one"):
         lower(network, batch=2, sequence=8)
+
+
+@pytest.mark.torch
+def test_parameter_names_are_pytorchs():
+    """Check names and shapes of parameters and statistics against the modules' own."""
+    from forktask.experiments.peers.torch_network import torch_network
+
+    for name in FAMILIES:
+        network = get_network(name)
+        module = torch_network(network)
+        assert {n: tuple(p.shape) for n, p in module.named_parameters()} == network.parameter_shapes()
+        statistics = {n: tuple(b.shape) for n, b in module.named_buffers() if not n.endswith("num_batches_tracked")}
+        assert statistics == network.statistic_shapes()
+
+
+@pytest.mark.parametrize(
+    ("layers", "message"),
+    [
+        ((LayerNorm("a"),), "after a layer with tokens and features"),
+        ((Embedding("a", 4), Embedding("b", 4)), "must read the input of a network of tokens"),
+        ((Embedding("a", 4), Attention("b", 2)), "a multiple of 6 features; got 4"),
+        ((Embedding("a", 4), Linear("b", 3), TiedHead("c", "a")), "the 3 features before it or fewer, got 'a' of 4"),
+        ((Embedding("a", 4), TiedHead("c", "b")), "must name an Embedding, got 'b'"),
+        (
+            (Embedding("a", 4), Linear("b", 6), Attention("c", 2, inputs=("a", "a", "b"))),
+            "inputs of 'c' must be queries, keys and values of one shape",
+        ),
+        ((Embedding("a", 4), Conv2d("b", 4)), "channels, height and width"),
+    ],
+)
+def test_layers_of_tokens_that_do_not_fit_are_refused(layers, message):
+    """Check that the sentence says which layer is wrong."""
+    with pytest.raises(UsageError, match=message):
+        list(Network("bad", (5,), layers, Tokens(10, 8)).shapes())
