@@ -76,10 +76,3 @@ def test_a_network_needs_few_events(unit):
     assert program.num_waits < edges / 2
     assert missing(graph, enforced(program, 3), 3) is None
     assert map_to_streams(graph, 1).num_waits == 0
-
-
-def test_a_chain_needs_one_stream():
-    """Check that what cannot run at the same time gets no stream of its own."""
-    graph = LaunchGraph([(k, 0, 1) for k in range(6)], [[k - 1] if k else [] for k in range(6)], [[5]] + [[]] * 5)
-    program = map_to_streams(graph)
-    assert (program.num_streams, program.num_waits, program.recorded) == (1, 0, frozenset())

@@ -14,7 +14,7 @@ from experiments.synthetic_results import block_times, plan_row, step_time, swee
 from forktask.cython_src import records
 from forktask.cython_src.errors import UsageError
 from forktask.cython_src.lowering import options as lowering_options
-from forktask.experiments.analysis import speeds
+from forktask.experiments.analysis import accounting, speeds
 from forktask.experiments.analysis.accounting import accounting_table, busy_time, inflation, layer_table, phase_table
 from forktask.experiments.analysis.comparisons import axis_table, own_best_table
 from forktask.experiments.analysis.costs import counter_table, gpu_table
@@ -417,6 +417,28 @@ def test_bounds_of_made_up_machines_are_in_their_intervals():
         assert ((covered >= least) & (covered <= most)).all(), (takes, covered)
 
 
+def test_accounting_compares_with_the_models_own_floor():
+    """Check floor, excess and the cost per barrier of fork-join, which the formula put at 4 us on two threads."""
+    s = sweep(noise=1e-9, models=("serial", "forkjoin", "taskiter"), profiles=6)
+    plan_id = s.plan_ids()[0]
+    table = accounting_table(s).set_index(["model", "threads"])
+    row = table.loc["forkjoin", 2]
+    assert row["floor"] == "forkjoin" and row["profiles"] == 6
+    slower = row["measured_s"] / step_time(plan_row(), "forkjoin", 2)  # the level of the samples
+    assert row["per_unit_s"] / slower == pytest.approx(4e-6, rel=1e-3)
+    assert row["excess_s"] == pytest.approx(row["measured_s"] - row["floor_s"])
+    assert row["excess_low"] <= row["excess"] <= row["excess_high"]
+    assert row["inflation"] == pytest.approx(1.005, rel=1e-3)
+    assert row["runtime_cost_s"] == pytest.approx(2e-6 * 17)
+    profiles = s.profiles_of((plan_id, "forkjoin", 2)).values()
+    assert row["static_shares"] == 1 and np.isnan(table.loc["taskiter", 2]["static_shares"])
+    ratios = [p.pass_time_s / (p.floors.forkjoin + p.runtime_cost_s) for p in profiles]
+    assert row["over_expected"] == pytest.approx(np.exp(np.mean(np.log(ratios))))
+    assert row["over_expected_low"] <= row["over_expected"] <= row["over_expected_high"]
+    assert table.loc["taskiter", 2]["floor"] == "taskiter"
+    assert busy_time(s, (plan_id, "forkjoin", 2)).value < 2 * row["measured_s"]
+
+
 def test_logged_runs_of_a_generation_that_is_left_out_count_for_nothing():
     """Check that phases, floors, inflation and layers are of generations that count, and that without one there are
     none."""
@@ -434,6 +456,8 @@ def test_logged_runs_of_a_generation_that_is_left_out_count_for_nothing():
     assert {row.repetition for row in sweep.profiles} == {1} and len(accounting_table(sweep)) == 2
     rows = [row for row in rows if row["kind"] != "rounds"]
     assert sweep_of(rows).profiles and not len(accounting_table(sweep_of(rows)))  # compared with the reported time
+    (said,) = accounting.unlike_text(sweep_of(rows), about["plan_id"])
+    assert said.startswith(accounting.OTHER_RUNS)
 
 
 def test_energy_is_compared_generation_by_generation():

@@ -181,12 +181,6 @@ def test_verdicts_say_by_how_much(low, high, answer, said):
     assert verdict(ratio) == answer and amount(ratio) == said
 
 
-def test_two_takes_have_students_interval():
-    """Check the half-width 12.706 s / sqrt(2), with the deviation s of a sample: the root of half their distance's
-    square."""
-    assert estimates.estimate([1.0, math.exp(0.2)]).half_width == pytest.approx(12.706 * 0.2 / 2)
-
-
 @pytest.mark.parametrize("seed", range(40))
 def test_no_interval_is_narrower_than_its_generations_allow(seed):
     """Check contestants of which some take part in few generations or one, as `compare` measures what answers no open

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from experiments.synthetic_results import synthetic_rows, typed
 
-from forktask.experiments.cluster.client import measure_on
+from forktask.experiments.cluster.client import ROUND, Names, measure_on, next_shards
 from forktask.experiments.commands.main import main
 from forktask.experiments.results.folder import ResultsWriter, read_results
 from forktask.experiments.results.rows import FailureRow, MachineRow, SampleRow
@@ -242,3 +242,39 @@ def test_a_generation_that_broke_off_gives_way_to_a_whole_one(tmp_path):
         stopped = Breaking(configuration, {1: 2}, stop=True)
         measure_on(stopped, configuration, str(tmp_path / "part"), undecided=lambda results: None)
     assert measured(tmp_path / "part") == [(0, 0), (0, 0), (1, 0), (2, 0), (2, 0)]
+
+
+def test_rounds_end_when_all_is_decided_or_the_budget_spent(capsys):
+    """Check which repetitions of which configurations are asked for, as rows come in."""
+    measure = Measure(repeats=3 * ROUND, budget_s=100.0, profile=False)
+    configuration = Configuration(grid=Grid(models=("serial", "tasks"), threads=(1,)), measure=measure)
+    serial, tasks = (point.config_id for point in configuration.points())
+    plan_id = configuration.points()[0].plan_id
+
+    def rows(repetitions, wall_s, ids=(serial, tasks)):
+        result = []
+        for repetition in repetitions:
+            shard = {"plan_id": plan_id, "interference": 0, "repetition": repetition}
+            result.append({"kind": "rounds", **shard, "contestants": list(ids), "wall_s": [wall_s]})
+            common = {"kind": "sample", "model": "serial", "threads": 1, **shard}
+            result += [{**common, "config_id": config_id} for config_id in ids]
+        return result
+
+    def asked(results, wanted, failed=()):
+        shards = next_shards(configuration, results, lambda: wanted, set(failed))
+        return [(shard.repetition, {*shard.samples}) for shard in shards]
+
+    def results(*some):
+        names = Names(Path("out"))
+        for row in typed([row for part in some for row in part]):
+            names.add(row)
+        return names
+
+    first = results(rows(range(ROUND), 1.0))
+    assert asked(results(), None) == [(k, {serial, tasks}) for k in range(ROUND)]
+    assert asked(first, {tasks}) == [(k, {tasks}) for k in range(ROUND, 2 * ROUND)]
+    assert asked(first, None, [(serial, ROUND)])[0] == (ROUND, {tasks})
+    assert asked(first, set()) == [] and "every comparison is decided after 4 generations" in capsys.readouterr().err
+    assert asked(results(rows(range(ROUND), 30.0)), {tasks}) == [] and "larger budget" in capsys.readouterr().err
+    whole = [rows(range(3 * ROUND), 1.0)]
+    assert asked(results(*whole), {tasks}) == []

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from kinds import forms_of_models, threads_of
 
-from forktask.cython_src.binding.bind import SPELL_DTYPE, SPELL_KINDS, Workers, bind
+from forktask.cython_src.binding.bind import SPELL_DTYPE, SPELL_KINDS, bind
 from forktask.cython_src.errors import UsageError
 from forktask.cython_src.graphs.task_bench import task_bench
 from forktask.cython_src.plan.dependences import record_graph
@@ -186,23 +186,6 @@ def test_a_worker_that_shares_its_cpu_is_preempted():
         hog.stdout.close()
     lost = spells[0][spells[0]["kind"] == SPELL_KINDS.index("preempted")]
     assert (lost["stop_ns"] - lost["start_ns"]).sum() > 10e6  # of 200 ms or more, at half of a CPU
-
-
-def test_what_does_not_fit_is_counted_and_a_log_can_be_switched_off():
-    """Check that spells past the capacity are counted, and that a switched-off log keeps nothing."""
-    with SerialExecutor(event_capacity=100) as executor:
-        executor.prepare(bind(small_plan()))
-        executor.workers.log_spells(1)
-        executor.run(1)
-        executor.workers.switch_log(False)
-        executor.run(1)
-        assert len(executor.workers.events()) == 20
-        executor.workers.switch_log(True)
-        executor.workers.clear_events()
-        executor.run(2)
-        assert len(executor.workers.events()) == 40
-    with pytest.raises(UsageError, match="give event_capacity"):
-        Workers(1).log_spells(10)
 
 
 def test_logs_are_read_as_written(tmp_path):

@@ -11,11 +11,9 @@ from forktask.cython_src.binding.bind import EVENT_DTYPE, bind
 from forktask.cython_src.plan.builder import PlanBuilder
 from forktask.cython_src.plan.model import Block, read, update
 from forktask.experiments.machine.disturbance import Disturbance
-from forktask.experiments.machine.perf_counters import PerfCounters
 from forktask.experiments.results.turns import Turns, typical_step
-from forktask.experiments.sampling import measure
 from forktask.experiments.sampling.child import converse
-from forktask.experiments.sampling.measure import Observed, measure_sample
+from forktask.experiments.sampling.measure import measure_sample
 from forktask.experiments.sampling.profile import block_times
 from forktask.experiments.sampling.timing import (
     LONG_PASS_S,
@@ -101,18 +99,6 @@ def test_turn_lengths_keep_to_the_budget():
         assert (short + long) * pass_time <= max(0.03 + 1e-9, 4.01 * pass_time)
         longer, *timed = turn_lengths(pass_time, 0.03, untimed_s=0.02)
         assert longer * pass_time >= 0.02 - 1e-9 and longer >= untimed and timed == [short, long]
-
-
-def test_clocks_of_cores_are_medians_over_turns(monkeypatch):
-    """Check three turns in which a clock moves, and a CPU whose clock shows in one of them."""
-    seen = iter([{"0": 1e9}, {"0": 3e9, "1": 5e9}, {"0": 2e9}])
-    monkeypatch.setattr(measure, "read_clocks_hz", lambda cpus: next(seen) if cpus == [0, 1] else {})
-    with PerfCounters() as counters:
-        observed = Observed(counters, cpus=[0, 1])
-        for _ in range(3):
-            with observed:
-                pass
-    assert observed.part(1)["core_clocks_hz"] == {"0": 2e9, "1": 5e9}
 
 
 def test_the_trend_test():

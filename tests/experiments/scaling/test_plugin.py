@@ -240,7 +240,6 @@ def test_reports(pytester, machine, monkeypatch):
         (("taskiter/forkjoin", "taskiter/no_such"), "no model is called 'no_such'"),
         (("at_most=1.05", "at_most=-1"), "at_most must be a positive number"),
         (("batch=16", "batch={1}"), "JSON"),
-        (("threads=[2]", "threads=[]"), "threads of a scaling test must be a list"),
         (("threads=[2]", "threads=[0]"), "threads of a scaling test must be a list, each a whole number of at least 1"),
         (('models=["forkjoin", "taskiter"]', "models='taskiter'"), "models of a scaling test must be a list"),
         (("threads=[2]", "threads=[2], rtol=float('nan')"), "rtol of a scaling test must be in [0, "),
