@@ -219,8 +219,6 @@ def nothing_is_measured(monkeypatch, tmp_path):
     [
         (lambda: ft.metg(widht=3), "got 'widht'"),
         (lambda: ft.tune(budget=1), "budget.* got 1"),
-        (lambda: ft.evaluate("w.safetensors", pases=3), "got 'pases'"),
-        (lambda: ft.initialise(ft.bind(plan()), seed=-1), "seed.* got -1"),
         (lambda: ft.Dropout("d", 1.0), "rate.* got 1.0"),
         (lambda: ft.Conv2d("c", 0), "out_channels.* got 0"),
         (lambda: ft.ReLU(""), "name.* got ''"),

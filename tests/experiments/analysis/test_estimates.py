@@ -202,8 +202,3 @@ def test_no_interval_is_narrower_than_its_generations_allow(seed):
             logs = np.array([math.log(own[n] / other[n]) for n in own.keys() & other.keys()])
             scatter = np.median(np.abs(logs - np.median(logs)))
             assert ratio.half_width >= 0.5 * scatter * estimates.boundary(len(logs)), (first, second)
-
-
-def test_mostly_equal_takes_have_a_width():
-    """Check that values of which more than half are equal, as a coarse clock gives them, are not taken for exact."""
-    assert estimates.estimate([1.0, 1.0, 1.0, 1.0, 1.1, 1.2]).half_width > 0.03

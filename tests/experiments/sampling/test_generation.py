@@ -12,7 +12,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from forktask.experiments.results.turns import judge_rounds
+from forktask.experiments.results.turns import judge_rounds, step_times, typical_step
 from forktask.experiments.sampling.child import MeasuringProcess, ProcessFailure, measure_in_process
 from forktask.experiments.sampling.generation import TURN_S, Contestant, Generation, make_groups, measure_generation
 from forktask.experiments.sampling.timing import Stepper, take_turns
@@ -216,6 +216,20 @@ def test_a_slow_cpu_before_a_turn_counts_against_that_contestant_alone():
     assert judged.loud == {"b": {*range(1, 16, 2), 16}, "a": {*range(0, 16, 2), 16}}
     judged = judge_rounds(rounds_of([*[[1.0, 1.0]] * 9, [1.5, 1.0]]))
     assert judged.disturbed == {9} and judged.loud == {"a": {9}, "b": {9}}
+
+
+def test_disturbed_rounds_are_left_out_where_enough_others_are_left():
+    """Check the slope of each turn, and the median with and without disturbed rounds."""
+    sample = SimpleNamespace(
+        short_steps=1, long_steps=3, rounds=[0, 1, 2], short_times_s=[1.5, 1.5, 9.0], long_times_s=[3.5, 3.5, 19.0]
+    )
+    assert step_times(sample) == {0: 1.0, 1: 1.0, 2: 5.0}
+    assert typical_step(sample, {2}) == (1.0, 0.5)
+    assert typical_step(sample, {0, 1}) == (1.0, 0.5), "one round of three is not enough"
+    hidden = SimpleNamespace(
+        short_steps=1, long_steps=3, rounds=[0, 1, 2], short_times_s=[9.0, 1.5, 1.5], long_times_s=[3.5, 3.5, 3.5]
+    )
+    assert typical_step(hidden, {1, 2})[0] == 1.0 and typical_step(hidden, {2})[0] == 1.0
 
 
 # --- real processes
