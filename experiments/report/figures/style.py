@@ -10,7 +10,7 @@ import math
 import os
 import string
 import textwrap
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,7 +25,7 @@ from matplotlib.lines import Line2D
 from matplotlib.text import Text
 
 from ....cython_src.errors import UsageError
-from ...analysis.names import model_label, model_rank
+from ...analysis.names import model_rank
 from ...results.files import write_atomically, write_figure
 from ...subjects.models import MODELS, PERSISTENT, ModelSpec
 
@@ -241,14 +241,6 @@ def marker_look(style: ModelStyle, hollow: bool = False) -> dict[str, object]:
 def mark_handle(marker: str, color: object, label: str, size: float = 4, **look: object) -> Line2D:
     """Return the entry of a legend for a mark."""
     return Line2D([], [], linestyle="none", marker=marker, color=color, markersize=size, label=label, **look)
-
-
-def model_handles(styles: Mapping[ModelSpec, ModelStyle]) -> list[Line2D]:
-    """Return the entries of a legend, one for each model."""
-    return [
-        Line2D([], [], color=look.color, linestyle=look.line, label=model_label(model), **marker_look(look))
-        for model, look in styles.items()
-    ]
 
 
 def figure_path(folder: str | os.PathLike, stem: str, column: str, kind: str, out: str | None) -> Path:
