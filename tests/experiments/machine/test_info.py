@@ -149,7 +149,7 @@ def test_the_command_prints_json_and_a_page(capsys):
     assert record["verdict"]["level"] in fitness.LEVELS
     assert record["environment_id"] == environment_id(record["environment"])
     assert record["machine"]["capacity"]
-    assert all(0.5 < rate < 20 for rate in record["machine"]["additions_per_cycle"].values())
+    assert all(rate > 0 for rate in record["machine"]["additions_per_cycle"].values())
     record["machine"]["additions_per_cycle"] = {"0": 4.9, "1": 2.6}
     record["environment"]["cpu"]["virtual_machine"] = True
     shown = "integer additions per cycle: 4.9 on CPU 0 (whole core), 2.6 on CPU 1 (half a core)"
