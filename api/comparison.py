@@ -107,6 +107,16 @@ class Comparison(InFolder):
         return with_texts(self._sweep.samples)
 
     @property
+    def recovered(self) -> pd.DataFrame:
+        """One row a plan, number of threads and task model: `busy`, the share of the time in which fork-join keeps its
+        cores busy (serial time over threads times fork-join's), `ratio` over fork-join, and `recovered`, the share of
+        1 - busy that the model gains; each with its interval (`..._low`, `..._high`)."""
+        from .experiments.analysis.comparisons import recovered_table
+        from .experiments.analysis.names import with_texts
+
+        return with_texts(recovered_table(self._sweep))
+
+    @property
     def warnings(self) -> list[str]:
         """Sentences that a reader of the table must know."""
         return list(self._sweep.warnings)

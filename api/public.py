@@ -96,4 +96,22 @@ __all__ += [  # noqa: RUF022
     "BlockFailure",
 ]
 
+# Names that other packages have for what a network consists of.
+ELSEWHERE = {
+    "Conv2D": "Conv2d",
+    "Convolution": "Conv2d",
+    "Dense": "Linear",
+    "FullyConnected": "Linear",
+    "BatchNormalization": "BatchNorm",
+    "AvgPool2d": "AveragePool",
+    "AdaptiveAvgPool2d": "GlobalAvgPool",
+    "GlobalAveragePooling2D": "GlobalAvgPool",
+    "Flatten": "Linear",
+    "MultiheadAttention": "Attention",
+    "CrossEntropyLoss": "SoftmaxCrossEntropy",
+    "Softmax": "SoftmaxCrossEntropy",
+    "Sequential": "Network",
+    "Module": "Network",
+}
+
 check_arguments(globals(), leave_out=("get_include", "Region"))

@@ -76,9 +76,10 @@ def test_every_public_name_exists_and_is_described():
 
 def test_unknown_names_are_attribute_errors():
     """Check that a misspelt name and a dunder name raise AttributeError, and that `import *` gives all names."""
-    for name, nearest in (("Dropuot", "Dropout"), ("Relu", "ReLU"), ("__wrapped__", "")):
+    for name, nearest in (("Dropuot", "Dropout"), ("Relu", "ReLU"), ("Dense", "Linear"), ("__wrapped__", "")):
         with pytest.raises(AttributeError, match=f"{name}'{f'; did you mean {nearest!r}?' if nearest else '$'}"):
             getattr(ft, name)
+    assert set(public.ELSEWHERE.values()) <= set(public.__all__)
     names: dict = {}
     exec("from forktask import *", names)
     assert set(public.__all__) <= set(names)

@@ -18,7 +18,7 @@ from forktask.cython_src.networks import resnet18
 from forktask.cython_src.networks.parts import convolutional_classifier
 from forktask.cython_src.plan.model import READ
 from forktask.forkjoin.gpu_executor import GpuForkJoinExecutor, GpuStreamExecutor
-from forktask.forkjoin.gpu_transfers import GpuHostLoadExecutor, GpuOffloadExecutor
+from forktask.forkjoin.gpu_transfers import GpuHostLoadExecutor
 from forktask.tasking.gpu_executor import GpuTaskGraphExecutor, GpuTaskIterExecutor, GpuTasksExecutor
 
 pytestmark = pytest.mark.cxx
@@ -179,32 +179,6 @@ def test_host_load_overlaps_only_with_prefetch():
             if not (t.before >> o.number & 1 or o.before >> t.number & 1)
         ]
         assert bool(free) == (copies == "prefetch")
-
-
-def test_convolutions_on_the_device_the_rest_on_the_host():
-    """Check placement by layer: numbers of the CPU within rounding, and no copy that is not needed."""
-    cpu = bind(small_plan())
-    fill(cpu)
-    run_serial(cpu, 3)
-    device = FakeDevice(2)
-    bound = GpuBoundPlan(small_plan(), None, device)
-    fill(bound)
-    with GpuOffloadExecutor() as executor:
-        executor.prepare(bound)
-        executor.run(1)
-        before = {place: count[0] for place, count in bound.copies.items()}
-        executor.run(2, 1)
-    symbols = {o.label[1] for o in device.log if o.label[0] == "launch"}
-    assert symbols and all(symbol.startswith("conv") for symbol in symbols)
-    # A step: input, two weights and biases, head's gradient and a pooling index go there (conv2's data gradient reads
-    # what the device has); the last pooled map with its index and two weight gradients come back.
-    assert bound.copies["device"][0] - before["device"] == 2 * 6
-    assert bound.copies["host"][0] - before["host"] == 2 * 4
-    for buffer in bound.plan.buffers.values():
-        if buffer.persistent and buffer.dtype == "float32":
-            np.testing.assert_allclose(bound.arrays[buffer.name], cpu.arrays[buffer.name], rtol=1e-3, atol=1e-5)
-    with pytest.raises(UsageError, match="'depthwise'"):
-        GpuOffloadExecutor(kernels="depthwise").prepare(bound)
 
 
 def launches_in_order(bound):

@@ -150,7 +150,7 @@ def test_a_stage_fits_its_first_generation_into_the_budget(monkeypatch, tmp_path
     monkeypatch.setattr(stages, "surveyed_models", lambda: [*stages.DEFAULT_MODELS, "openmp_tasks"])
     stage = Stage("gpt2_small", "", 1.0, {"network": ("gpt2_small",), "batch": (4,)})
     result = []
-    for budget_s in (1000.0, 80.0, 45.0, 1.0):
+    for budget_s in (1000.0, 65.0, 45.0, 1.0):
         grid = stages.fitting(stage, budget_s, 1000.0, tmp_path).grid
         result.append((tuple(grid.threads), *(name in map(str, grid.models) for name in ("joblib", "openmp_tasks"))))
     assert result == [((1, 2), True, True), ((1, 2), False, True), ((2,), False, True), ((2,), False, False)]
