@@ -104,7 +104,6 @@ FIGURES = {
     "layers": ("layer_times",),
     "metg_dnn": ("granularity",),
     "replay_ladder": (),
-    "order_ladder_cifar10_cnn": (),
     "order_ladder_lenet5": ("factorial",),
     "interference": ("interference",),
     "batch_networks": (),
