@@ -202,7 +202,10 @@ def _measured(
     from ..report.files import write_report, write_trace_files
     from ..sweep.comparison import measure_comparison
 
-    own = TraceSettings(**fields_of(TraceSettings, settings))
+    given = fields_of(TraceSettings, settings)
+    if {"seconds", "iterations"} <= given.keys():
+        raise UsageError("the length of a logged run must be given once, got seconds and iterations; leave one out")
+    own = TraceSettings(**given)
     specs = check_ours(models_on(None, shared.several(models), TRACED))
     counts = core_counts()[-1:] if threads is None else check_counts(specs, [threads])
     settings = {name: value for name, value in settings.items() if name not in own.as_dict()}

@@ -31,7 +31,7 @@ _ISAS = ("generic", "avx2", "avx512")  # as in machine_peaks.h
 
 
 def _isa_index(instruction_set):
-    return _ISAS.index(choose(instruction_set))
+    return _ISAS.index(choose(instruction_set).removesuffix("_narrow"))
 
 
 def _run_team(int kind, int isa, int threads, cpus, size_t bytes_per_thread, double seconds):

@@ -178,8 +178,8 @@ def _summarise_group(group, unit_s: float) -> dict[str, Any]:
 def format_table(table: Mapping[str, Any]) -> str:
     """Format the results as text."""
     lines = [
-        f"kernel {kernel} alone: {rounded(unit * 1e9)} ns per unit of work; efficiencies are against this times the "
-        f"threads"
+        f"kernel {kernel} alone: {rounded(unit * 1e9)} ns per unit of work; efficiencies are against this "
+        "times the threads"
         for kernel, unit in table["unit_s"].items()
     ]
     lines += [text for text in (table["stopped"], table["cores"]) if text]

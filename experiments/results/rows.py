@@ -92,7 +92,7 @@ class MachineRow(Row, frozen=True, kw_only=True, tag="machine"):
     """Limits of a node, measured before its first sample ([how](measuring.md#what-bounds-a-speedup))."""
 
     node: Annotated[Node, says(OF_NODE)]
-    instruction_set: Annotated[Text, says("generic, avx2 or avx512")]
+    instruction_set: Annotated[Text, says("generic, avx2, avx512 or avx512_narrow")]
     peak_flops_per_s_1thread: Annotated[Positive | None, says("best window; null: not measured")]
     median_flops_per_s_1thread: Annotated[Positive | None, says("median window")]
     frequency_hz: Annotated[Amount | None, says("clock under load")]

@@ -39,7 +39,6 @@ from .hogs import hogs_running
 
 TURN_S = 0.01  # duration of the timed runs of a turn, for steps that are shorter: many short turns outlive bursts
 LEAST_ROUNDS = 3
-FAR_BEHIND = 10  # times the fastest contestant's step on as many threads: so large a ratio needs no several rounds
 MOST_TIMES = 5  # the planned rounds, where long runs take no longer than short ones
 SPIN_S = 1e-3  # duration of the calibration kernel before each turn, all CPUs together
 HANDOVERS, HANDOVER_WINDOWS = 500, 4  # some 0.1 ms each; other programs disturb some windows
@@ -60,6 +59,7 @@ class Contestant(NamedTuple):
     planned_bytes: int  # memory of its plan
     limit_s: float  # longest time that the process may run
     command: Sequence[str] = SAMPLE_COMMAND  # the measuring process
+    far_behind: bool = False  # so far that one round of long steps is enough
 
 
 def contestant_of(
@@ -103,7 +103,8 @@ def contestant_of(
     if command == SAMPLE_COMMAND:  # another installation may not know this one's instruction sets
         settings[ENVIRONMENT_VARIABLE] = choose_instruction_set()  # one tile for all contestants
     settings |= process_environment(model) | dict(variables or {})
-    return Contestant(name, own, settings, planned_bytes, limit_s, command)
+    far_behind = model.model.far_behind and threads > 1
+    return Contestant(name, own, settings, planned_bytes, limit_s, command, far_behind)
 
 
 class Generation(NamedTuple):
@@ -256,8 +257,7 @@ class _Member:
     def __init__(self, contestant: Contestant, process: Any):
         self.name, self.process, self.alive = contestant.name, process, True
         self.cpus, self.profiled = contestant.job.get("cpus"), contestant.job.get("profile", False)
-        self.threads, self.wanted = contestant.job.get("threads"), 0  # rounds
-        self.step_s = math.inf
+        self.far_behind, self.wanted = contestant.far_behind, 0  # rounds
         self.turns: dict[str, Any] = {"rounds": [], "short_times_s": [], "long_times_s": []}
         self.answer: dict[str, Any] = {}
 
@@ -277,9 +277,8 @@ class _Member:
         ready = self.attempt(self.process.ask, {})
         if ready is not None:
             self.process.stop()
-            turn_s = ready.pop("turn_s")
-            self.step_s = turn_s / (ready["short_steps"] + ready["long_steps"])
-            self.wanted = max(1, round(generation.target_s / turn_s))
+            least_rounds = 1 if self.far_behind else generation.least_rounds
+            self.wanted = max(least_rounds, round(generation.target_s / ready.pop("turn_s")))
             self.turns |= ready
 
     def wants(self, number: int) -> bool:
@@ -335,10 +334,6 @@ def _measure_group(
             member.attempt(member.process.answer)
         for member in members:
             member.make_ready(generation)
-        for member in members:
-            fastest_s = min(other.step_s for other in members if other.threads == member.threads)
-            if member.step_s <= FAR_BEHIND * fastest_s:
-                member.wanted = max(generation.least_rounds, member.wanted)
         rounds = _take_rounds(members, random.Random(seed), machine, generation.ends)
         for member in members:
             member.finish()

@@ -183,6 +183,7 @@ def test_every_option_takes_a_right_value(command, action):
         ("metg --radix 3", "--radix is for the patterns nearest, spread, random_nearest, got stencil_1d; leave it out"),
         ("metg --network lenet5 --width 4", "--width is an option of Task Bench graphs"),
         ("plan --network lenet5,cifar10_cnn", "takes one value, got 'lenet5,cifar10_cnn'; give the command once"),
+        ("trace --iterations 3 --seconds 1", "must be given once, got seconds and iterations"),
         ("run lenet5 --trace", "--trace is for sweeps, got it with the study lenet5; leave it out"),
         ("run checkerboard --repeats 3", "repeats is a key of the table [measure] in the file: change it in a copy"),
         ("train --start /dev/zero --data synthetic:16 --batch 8", "regular file"),

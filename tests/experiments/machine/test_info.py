@@ -5,8 +5,9 @@ import json
 
 import pytest
 
+from forktask.cython_src.kernels.simd import instruction_sets
 from forktask.experiments.commands import main as cli
-from forktask.experiments.machine import fitness
+from forktask.experiments.machine import fitness, machine_peaks
 from forktask.experiments.machine.disturbance import Disturbance
 from forktask.experiments.machine.environment import collect, environment_id
 from forktask.experiments.machine.info import machine_topics
@@ -158,3 +159,10 @@ def test_the_command_prints_json_and_a_page(capsys):
     page = capsys.readouterr().out
     assert strict == (1 if "Verdict: not fit" in page else 0)
     assert "openblas" in page or "mkl" in page or "no OpenMP or BLAS" in page or "blas" in page.lower()
+
+
+def test_limits_are_measured_under_each_instruction_set(monkeypatch):
+    """Check that each name of `available` has a kernel of the measurements."""
+    for name in instruction_sets.available():
+        monkeypatch.setenv(instruction_sets.ENVIRONMENT_VARIABLE, name)
+        assert machine_peaks.measure_memory(1, 0.001, 1 << 16) > 0
