@@ -26,8 +26,8 @@ _Priority = Annotated[
     str,
     about(
         "which ready task goes first. `newest`: its data are in the cache; `path`: the longest path to the end of the "
-        "iteration; `plan`: the first one in the plan; `auto`: `newest`, or in programs the longest path to the end of "
-        "the next iteration where a simulated run is clearly shorter then",
+        "iteration; `plan`: the first one in the plan; `auto`: `newest`, or in programs the longest path where a "
+        "simulated run is clearly shorter then",
         choices=("auto", "newest", "path", "plan"),
     ),
 ]

@@ -87,8 +87,9 @@ static int programs_allocate(Programs *p, const RecordedGraph *g, int32_t num_wo
 /* Short tasks that are simulated while cuts are tried: whole loops that begin within this number. The cut found serves
  * for all. */
 #define CHOICE_SAMPLE 1024
-/* A candidate must shorten the simulated iteration to this part of the default's. */
-#define CHOICE_GAIN 0.97
+/* A candidate must shorten the simulated iteration to this part of the default's, for short tasks and for long ones. */
+#define CHOICE_GAIN_SHORT 0.97
+#define CHOICE_GAIN_LONG  0.99
 
 /* Homes and the order in which ready tasks are taken. */
 typedef struct Candidate {
@@ -104,7 +105,7 @@ static int place_candidate(Simulation *m, const Candidate *c, int is_short, cons
     memcpy(home, by_cost, (size_t)m->num_tasks * sizeof(int32_t));
     if (is_short)
         homes_by_family(m->placed, &c->family, m->num_tasks, by_cost, home);
-    return simulate_order(m, c->by, !is_short, home, order);
+    return simulate_order(m, c->by, is_short, home, order);
 }
 
 /* Replace the default candidate by the one with the shortest simulated iteration, if that is clearly shorter. home, order:
@@ -121,7 +122,7 @@ static int choose_candidate(Simulation *m, int is_short, const int32_t *by_cost,
                 return COMPILE_CYCLE;
             double time = simulated_time(m, home, order);
             if (best == 0) { /* the default comes first */
-                best = CHOICE_GAIN * time;
+                best = (is_short ? CHOICE_GAIN_SHORT : CHOICE_GAIN_LONG) * time;
             } else if (time < best) {
                 best = time;
                 *chosen = candidate;
