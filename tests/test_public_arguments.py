@@ -37,7 +37,7 @@ SAMPLES = {
     **dict.fromkeys(("num_cross", "events", "successors"), np.zeros(1, np.int32)),
     **dict.fromkeys(("kernel", "function"), print),
     **{name: {} for name in ("about", "loops", "buffers", "operands", "values")},
-    **dict.fromkeys(("edge_kind", "result"), None),
+    "result": None,
     **dict.fromkeys(("losses", "low", "high", "elapsed_s"), 1.0),
     **dict.fromkeys(("bounds", "index"), (0,)),
     **dict.fromkeys(("name", "description", "where", "path", "out", "results", "buffer"), "stored"),

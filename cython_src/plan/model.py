@@ -253,10 +253,6 @@ class TaskGraph(Shown):
         Successors of node v in the same iteration are successors[successor_offsets[v]:successor_split[v]], those in
         the next iteration successors[successor_split[v]:successor_offsets[v + 1]].
     successors : int32
-    edge_kind : uint8 or None
-        FLOW (read after write), ANTI (write after read or write), SHARING (shared memory), SELF (keeps a task that
-        depends on nothing from running twice at once); aligned with `successors`. None unless it was asked for:
-        nothing that runs a graph needs it, and an edge then takes 4 bytes.
     num_intra, num_cross : int32, shape (num_nodes,)
         Predecessors in the same and in the former iteration.
     closed : bool
@@ -268,7 +264,6 @@ class TaskGraph(Shown):
     successor_offsets: np.ndarray
     successor_split: np.ndarray
     successors: np.ndarray
-    edge_kind: np.ndarray | None
     num_intra: np.ndarray
     num_cross: np.ndarray
     closed: bool

@@ -43,7 +43,7 @@ def test_hints_change_no_result(executor, placement):
 def test_remaining_paths_are_the_longest(seed, closed):
     """Check against a recursive definition, joins included, and that ordering successors keeps every edge."""
     plan = random_plan(seed)
-    graph = record_graph(plan.accesses, closed=closed, edge_kinds=True)
+    graph = record_graph(plan.accesses, closed=closed)
     cost = np.random.default_rng(seed).exponential(1, plan.num_tasks)
     source, target, token = graph.edges()
     after = {v: [] for v in range(graph.num_nodes)}
@@ -57,7 +57,7 @@ def test_remaining_paths_are_the_longest(seed, closed):
     path = remaining_path(graph, cost)
     np.testing.assert_allclose(path, [longest(v) for v in range(graph.num_nodes)])
     ordered = by_priority(graph, path)
-    edges = [sorted(zip(*(a.tolist() for a in (*g.edges(), g.edge_kind)), strict=True)) for g in (graph, ordered)]
+    edges = [sorted(zip(*(a.tolist() for a in g.edges()), strict=True)) for g in (graph, ordered)]
     assert edges[0] == edges[1]
     for v in range(graph.num_nodes):
         begin, split = ordered.successor_offsets[v], ordered.successor_split[v]
