@@ -186,7 +186,6 @@ class _Task:
     flops: float
     name: str
     operation: str = "sum"
-    affinity: int | None = None
 
     @property
     def num_bytes(self) -> int:
@@ -315,7 +314,6 @@ class TaskRecorder(Shown):
         args: Sequence = (),
         name: Name | None = None,
         flops: float = 0.0,
-        affinity: int | None = None,
     ) -> None:
         """Record a task; nothing runs yet.
 
@@ -340,9 +338,6 @@ class TaskRecorder(Shown):
             For messages and event logs; default: the kernel's.
         flops : float
             Rough cost, for sharing out the work; without it the size of the regions is what counts.
-        affinity : int, optional
-            The worker, modulo their number, that should run the task: a hint, which replayed graphs follow unless that
-            worker is busy while another has nothing to do. Other models take no notice.
 
         Raises
         ------
@@ -372,10 +367,8 @@ class TaskRecorder(Shown):
                 raise UsageError(
                     f"a task of a compiled kernel may have {MAX_OPERANDS - 1} regions, got {len(regions)}; split it"
                 )
-        if affinity is not None and not (isinstance(affinity, numbers.Integral) and 0 <= affinity < 2**31):
-            raise UsageError(f"affinity must be the number of a worker, from 0 on, got {affinity!r}; leave it out")
         self._changed()
-        self._items.append(_Task(result, tuple(regions), args, float(flops), name or result.name, operation, affinity))
+        self._items.append(_Task(result, tuple(regions), args, float(flops), name or result.name, operation))
 
     def _own_regions(self, kind: int, some: Region | TaskArray | Sequence[Region | TaskArray]) -> Iterator[Region]:
         for region in (some,) if isinstance(some, Region | TaskArray) else some:
@@ -505,7 +498,7 @@ class TaskRecorder(Shown):
             for _, region in task.regions:
                 for d, extent in enumerate(region.array.shape):
                     bounds.extend(region.box[d] if d < len(region.box) else (0, extent))
-        return Block(tuple(bounds or [number]), tuple(accesses), task.flops, task.num_bytes, affinity=task.affinity)
+        return Block(tuple(bounds or [number]), tuple(accesses), task.flops, task.num_bytes)
 
     def _groups(self, builder: PlanBuilder, blocks: list[Block]) -> list[list[int]]:
         """Numbers of the tasks of each loop. The bits of a reduction depend on how loops share its private copies, so

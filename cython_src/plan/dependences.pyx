@@ -18,8 +18,6 @@ from libc.stdint cimport int32_t, uint8_t, uint64_t
 from libc.stdlib cimport free, malloc, qsort
 from libc.string cimport memcmp, memset
 
-from dataclasses import replace
-
 import numpy as np
 
 from ..errors import UsageError
@@ -62,35 +60,6 @@ def topological_order(const int32_t[::1] offsets, const int32_t[::1] split, cons
     if tail != n:
         raise ValueError("the edges within an iteration form a cycle")
     return order_array
-
-
-def remaining_path(graph, cost):
-    """Longest path from each node to the end of its iteration, float64, shape (num_nodes,), its own cost included.
-    `cost`, float64, shape (num_tasks,): in any unit; joins cost nothing."""
-    cdef int32_t n = graph.num_nodes, v
-    cdef Py_ssize_t i, k
-    cdef const int32_t[::1] offsets = graph.successor_offsets, split = graph.successor_split
-    cdef const int32_t[::1] successors = graph.successors
-    cdef const int32_t[::1] order = topological_order(offsets, split, successors)
-    path_array = np.zeros(n)
-    path_array[:graph.num_tasks] = cost
-    cdef double[::1] path = path_array
-    cdef double longest
-    for i in range(n - 1, -1, -1):
-        v = order[i]
-        longest = 0
-        for k in range(offsets[v], split[v]):
-            longest = max(longest, path[successors[k]])
-        path[v] += longest
-    return path_array
-
-
-def by_priority(graph, priority):
-    """The same graph with each node's successors in ascending priority, float64, shape (num_nodes,), within an
-    iteration and across."""
-    source, target, token = graph.edges()
-    order = np.lexsort((np.asarray(priority)[target], token, source))
-    return replace(graph, successors=np.ascontiguousarray(target[order]))
 
 
 cdef struct IntVector:

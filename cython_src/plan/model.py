@@ -137,8 +137,6 @@ class Block:
         Arithmetic operations, and bytes that must move at least, for the cost model.
     operands : mapping of str to str, optional
         Operands for which this block uses another buffer than its loop.
-    affinity : int, optional
-        Number of the worker that should run the block, modulo the number of workers; replayed graphs follow this hint.
     """
 
     bounds: tuple[int, ...]
@@ -146,7 +144,6 @@ class Block:
     flops: float = 0.0
     bytes: float = 0.0
     operands: Mapping[str, str] | None = None
-    affinity: int | None = None
 
 
 class UniformBlocks(Sequence):
@@ -381,17 +378,6 @@ class Plan(Shown):
     def task_loop(self) -> np.ndarray:
         """Index of each task's loop, int32, shape (num_tasks,)."""
         return np.repeat(np.arange(len(self.loops), dtype=np.int32), [loop.num_blocks for loop in self.loops])
-
-    @cached_property
-    def affinity(self) -> np.ndarray | None:
-        """Worker that each task asks for, -1 for any; int32, shape (num_tasks,); None if no task asks."""
-        result = np.full(self.num_tasks, -1, np.int32)
-        for loop in self.loops:
-            if not isinstance(loop.blocks, UniformBlocks):
-                for number, block in enumerate(loop.blocks):
-                    if block.affinity is not None:
-                        result[loop.first_task + number] = block.affinity
-        return result if (result >= 0).any() else None
 
     @property
     def flops(self) -> float:
