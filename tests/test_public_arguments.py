@@ -60,7 +60,6 @@ SAMPLES = {
     "images": np.zeros((1, *IMAGE), np.float32),
     "box": ((0, 1),),
     "declared": dict.fromkeys(KINDS, ()),
-    "operation": "sum",
     "accesses": (),
     "blocks": [plans.Block((0,), ())],
     "successor_offsets": np.zeros(2, np.int32),

@@ -17,12 +17,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ..errors import UsageError, check_choice, refuse_copies
+from ..errors import UsageError, refuse_copies
 from ..shown import Shown
 
 READ, WRITE, UPDATE, CONCURRENT, COMMUTATIVE, REDUCTION = 0, 1, 2, 3, 4, 5
 ACCESS_KINDS = ("read", "write", "update", "concurrent", "commutative", "reduction")
-REDUCTION_OPERATIONS = ("sum", "product", "min", "max")
 PHASES = ("load", "forward", "backward", "update", "other")
 
 # Buffers with these roles outlive a step: they are owned by `Storage`, shared by several plans, and never share memory.
@@ -72,7 +71,6 @@ class Access(NamedTuple):
     kind: int
     buffer: str
     box: tuple[tuple[int, int], ...] = ()
-    operation: str = ""  # of a reduction
 
 
 def unused(name: str, taken: Container[str]) -> str:
@@ -114,15 +112,14 @@ def commutative(buffer: str, *box: tuple[int, int]) -> Access:
     return Access(COMMUTATIVE, buffer, tuple(box))
 
 
-def reduction(buffer: str, *box: tuple[int, int], operation: str = "sum") -> Access:
-    """The block folds something into the region: sums, products, minima or maxima.
+def reduction(buffer: str, *box: tuple[int, int]) -> Access:
+    """The block adds something to the region.
 
-    OpenMP's and OmpSs-2's `reduction`. It works on a private copy, filled with the neutral element, that a group of
-    blocks shares; `PlanBuilder.build` adds the loops that fill and combine the copies, in a fixed order, so the plan
-    stays deterministic.
+    OpenMP's and OmpSs-2's `reduction`. It works on a private copy, filled with zeros, that a group of blocks shares;
+    `PlanBuilder.build` adds the loops that fill and combine the copies, in a fixed order, so the plan stays
+    deterministic.
     """
-    check_choice("a reduction", operation, REDUCTION_OPERATIONS)
-    return Access(REDUCTION, buffer, tuple(box), operation)
+    return Access(REDUCTION, buffer, tuple(box))
 
 
 @dataclass(frozen=True)
