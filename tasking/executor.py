@@ -12,7 +12,6 @@ from ..cython_src.binding.executor import BaseExecutor, check_whole
 from ..cython_src.binding.executor_contract import Conduct
 from ..cython_src.errors import UsageError
 from ..cython_src.plan.barriers import barrier_after, record_with_barriers
-from ..cython_src.plan.dependences import by_priority, remaining_path
 from ..cython_src.plan.unroll import unroll
 from .models import TASKGRAPH, TASKITER, TASKS
 from .runtimes import CALLER_WAKES_NS, HAS_MEMBARRIER, EagerRuntime, ProgramRuntime, ReplayRuntime, Threads
@@ -49,18 +48,6 @@ def expected_cost_ns(plan):
     flops = np.fromiter((block.flops for loop in plan.loops for block in loop.blocks), np.float64, plan.num_tasks)
     num_bytes = np.fromiter((block.bytes for loop in plan.loops for block in loop.blocks), np.float64, plan.num_tasks)
     return np.maximum(flops / FLOPS_PER_NS, num_bytes / BYTES_PER_NS) + 10
-
-
-def with_priority(graph, cost, option):
-    """Return the graph with its nodes' successors in ascending priority, and the priority by the option of this name:
-    float64, shape (num_nodes,), or None for `auto` and `newest`. `cost`: of each task."""
-    if option == "path":
-        priority = remaining_path(graph, cost)
-    elif option == "plan":
-        priority = -np.arange(graph.num_nodes, dtype=np.float64)
-    else:
-        return graph, None
-    return by_priority(graph, priority), priority
 
 
 class _TaskingExecutor(BaseExecutor):
@@ -124,7 +111,7 @@ class TasksExecutor(_TaskingExecutor):
 
 
 class _ReplayExecutor(_TaskingExecutor):
-    """Base of the replaying executors: recording, placement and priorities."""
+    """Base of the replaying executors: recording and placement."""
 
     barrier = "none"
 
@@ -144,12 +131,10 @@ class _ReplayExecutor(_TaskingExecutor):
     def _compile(self, bound, graph, workers=None):
         """Make the runtime for a graph; `workers`: those of another runtime, to share."""
         options = (self.event_capacity, self.watchdog_s, workers)
-        cost = expected_cost_ns(bound.plan)
-        graph, priority = with_priority(graph, cost, self.options.priority)
         if self.options.placement == "stealing":
-            return ReplayRuntime(self._team, bound, graph, *options, priority)
+            return ReplayRuntime(self._team, bound, graph, *options)
         newest = self.options.priority == "newest"
-        return ProgramRuntime(self._team, bound, graph, cost, *options, priority, newest)
+        return ProgramRuntime(self._team, bound, graph, expected_cost_ns(bound.plan), *options, newest)
 
 
 class TaskGraphExecutor(_ReplayExecutor):

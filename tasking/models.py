@@ -25,10 +25,9 @@ _Placement = Annotated[
 _Priority = Annotated[
     str,
     about(
-        "which ready task goes first. `newest`: its data are in the cache; `path`: the longest path to the end of the "
-        "iteration; `plan`: the first one in the plan; `auto`: `newest`, or in programs the longest path where a "
-        "simulated run is clearly shorter then",
-        choices=("auto", "newest", "path", "plan"),
+        "which ready task goes first. `newest`: its data are in the cache; `auto`: the same, or in programs the one "
+        "with the longest path to the end of the iteration where a simulated run is clearly shorter then",
+        choices=("auto", "newest"),
     ),
 ]
 _Unit = Annotated[str, about("what one launch runs", choices=("loop", "block"))]

@@ -230,23 +230,6 @@ cdef class _Recorded:
         self.graph.num_cross = <const int32_t *> kept(self.keep, graph.num_cross, np.int32)
 
 
-cdef class _Hints:
-    """What the compiler of programs may know of a plan's tasks; keeps the arrays."""
-
-    cdef TaskHints hints
-    cdef list keep
-
-    def __cinit__(self, plan, cost, priority, bint newest):
-        memset(&self.hints, 0, sizeof(self.hints))
-        self.keep = []
-        self.hints.newest_first = newest
-        self.hints.cost = <const double *> kept(self.keep, cost, np.float64)
-        if priority is not None and len(priority):
-            self.hints.priority = <const double *> kept(self.keep, priority, np.float64)
-        if plan.affinity is not None:
-            self.hints.affinity = <const int32_t *> kept(self.keep, plan.affinity, np.int32)
-
-
 cdef _check_compiled(int status):
     if status == COMPILE_CYCLE:
         raise AssertionError("a graph with a cycle in one iteration")
@@ -254,13 +237,13 @@ cdef _check_compiled(int status):
         raise MemoryError
 
 
-def program_order(plan, graph, cost, int num_workers, priority=None, bint newest=False):
+def program_order(plan, graph, cost, int num_workers, bint newest=False):
     """Return the tasks of each worker in the order of its program: list of int32 arrays, one for each worker.
 
     The same as `ProgramRuntime.programs`, for any number of workers and by the same arguments: no threads are started.
     """
     cdef _Recorded recorded = _Recorded(plan, graph)
-    cdef _Hints of_tasks = _Hints(plan, cost, priority, newest)
+    cdef TaskHints hints
     cdef int status
     cdef Py_ssize_t i
     home, order = np.zeros((2, plan.num_tasks + 1), np.int32)
@@ -272,8 +255,9 @@ def program_order(plan, graph, cost, int num_workers, priority=None, bint newest
         for i, loop in enumerate(plan.loops):
             loops[i].first_task, loops[i].num_blocks = loop.first_task, loop.num_blocks
         recorded.graph.loops = loops
+        hints.cost, hints.newest_first = <const double *> kept(recorded.keep, cost, np.float64), newest
         with nogil:
-            status = programs_order(&recorded.graph, &of_tasks.hints, num_workers, &home_view[0], &order_view[0])
+            status = programs_order(&recorded.graph, &hints, num_workers, &home_view[0], &order_view[0])
     finally:
         free(loops)
     _check_compiled(status)
@@ -286,14 +270,13 @@ cdef class ReplayRuntime(_Runtime):
     """Replay of a recorded graph, closed, with work-stealing deques.
 
     A run is stopped after `watchdog_s` without any progress, 0: never. `workers`, if any, are those of a runtime for
-    the same plan, to share. `priority`, float64, shape (num_nodes,), or None: by which the graph's successors are
-    ordered (`by_priority`); the ready task with the highest goes first.
+    the same plan, to share.
     """
 
     cdef Replay replay
 
     def __cinit__(self, Threads team, BoundPlan bound, graph, int64_t event_capacity, double watchdog_s,
-                  Workers workers, priority):
+                  Workers workers):
         cdef _Recorded recorded = _Recorded(bound.plan, graph)
         memset(&self.replay, 0, sizeof(self.replay))
         self._set_up(team, bound, event_capacity, watchdog_s, workers)
@@ -302,8 +285,6 @@ cdef class ReplayRuntime(_Runtime):
                 &self.replay, &recorded.graph, team.num_threads, team.places, self.workers.states, team.spin_ns):
             raise MemoryError
         self._set_job(replay_work, &self.replay, &self.replay.scheduler)
-        if priority is not None:
-            self._sort_roots(np.asarray(priority))
 
     def memory_bytes(self):
         """Bytes of the nodes, edges and deques."""
@@ -312,16 +293,6 @@ cdef class ReplayRuntime(_Runtime):
         for w in range(self.team.num_threads):
             deques += 4 * (self.replay.scheduler.workers[w].deque.mask + 1)
         return n * (sizeof(ReplayNode) + 4) + 8 * self.replay.num_tasks + 4 * self.replay.num_edges + deques
-
-    cdef _sort_roots(self, priority):
-        """Sort the roots so that a worker takes the one with the highest priority first."""
-        cdef int i
-        roots = np.array([self.replay.roots[i] for i in range(self.replay.num_roots)], dtype=np.int64)
-        workers = np.array([self.replay.root_workers[i] for i in range(self.replay.num_roots)], dtype=np.int64)
-        order = np.argsort(priority[roots], kind="stable")
-        for i in range(self.replay.num_roots):
-            self.replay.roots[i] = roots[order[i]]
-            self.replay.root_workers[i] = workers[order[i]]
 
     def __dealloc__(self):
         replay_close(&self.replay)
@@ -353,16 +324,17 @@ cdef class ProgramRuntime(_Runtime):
     cdef Programs compiled
 
     def __cinit__(self, Threads team, BoundPlan bound, graph, cost, int64_t event_capacity, double watchdog_s,
-                  Workers workers, priority=None, bint newest=False):
+                  Workers workers, bint newest=False):
         cdef _Recorded recorded = _Recorded(bound.plan, graph)
-        cdef _Hints of_tasks = _Hints(bound.plan, cost, priority, newest)
+        cdef TaskHints hints
         cdef int error
         memset(&self.compiled, 0, sizeof(self.compiled))
         self._set_up(team, bound, event_capacity, watchdog_s, workers)
         recorded.graph.loops = bound.loops
+        hints.cost, hints.newest_first = <const double *> kept(recorded.keep, cost, np.float64), newest
         with nogil:
             error = programs_open(
-                &self.compiled, &recorded.graph, &of_tasks.hints, team.num_threads, self.workers.states, team.spin_ns)
+                &self.compiled, &recorded.graph, &hints, team.num_threads, self.workers.states, team.spin_ns)
         _check_compiled(error)
         self._set_job(programs_work, &self.compiled, &self.compiled.scheduler)
 

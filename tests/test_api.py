@@ -496,7 +496,7 @@ def test_the_way_to_continue_can_be_pasted(monkeypatch, tmp_path):
     monkeypatch.setattr(metg_module, "measure_metg", also)
     monkeypatch.setattr(measuring, "measure_comparison", also)
     for function, chosen in (
-        (ft.metg, {"pattern": ["fft", "dom"], "models": "taskiter", "threads": 2, "width": 4, "quick": True}),
+        (ft.metg, {"pattern": ["fft", "no_comm"], "models": "taskiter", "threads": 2, "width": 4, "quick": True}),
         (ft.metg, {"network": "lenet5", "batch": np.int64(8), "threads": "cores"}),
         (ft.tune, {"network": "lenet5", "threads": (1, 2), "batch": 8, "budget": 3, "seconds": 0.1}),
     ):

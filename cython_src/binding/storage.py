@@ -12,7 +12,7 @@ from typing import Any, Literal
 import numpy as np
 
 from ..errors import UsageError, did_you_mean, refuse_copies
-from ..plan.model import READ, Block, BlockLoop, Buffer, Plan, UniformBlocks
+from ..plan.model import READ, BlockLoop, Buffer, Plan, UniformBlocks
 
 PAGE_BYTES = 4096
 
@@ -169,10 +169,9 @@ class Storage:
         return arrays
 
 
-def home_of(loop: BlockLoop, number: int, block: Block, num_threads: int) -> int:
-    """Return the thread to which a static schedule, or the block's affinity, gives a block."""
-    home = number * num_threads // loop.num_blocks if block.affinity is None else block.affinity
-    return home % num_threads
+def home_of(loop: BlockLoop, number: int, num_threads: int) -> int:
+    """Return the thread to which a static schedule gives a block."""
+    return number * num_threads // loop.num_blocks
 
 
 def _touch_first(plan: Plan, arrays: Mapping[str, np.ndarray], homes: Sequence[int]) -> None:
@@ -183,7 +182,7 @@ def _touch_first(plan: Plan, arrays: Mapping[str, np.ndarray], homes: Sequence[i
         for loop in plan.loops:
             parts: dict[int, list[tuple[str, tuple[slice, ...]]]] = {}
             for number, block in enumerate(() if isinstance(loop.blocks, UniformBlocks) else loop.blocks):
-                parts.setdefault(homes[home_of(loop, number, block, len(homes))], []).extend(
+                parts.setdefault(homes[home_of(loop, number, len(homes))], []).extend(
                     (access.buffer, tuple(slice(*span) for span in access.box))
                     for access in block.accesses
                     if access.kind != READ and access.buffer in arrays and access.buffer not in touched

@@ -17,34 +17,12 @@ from ..errors import UsageError, check_choice
 from ..kernels.bench.bench import CELL_NUMBERS, TASK_BENCH_KERNELS, WORK_BYTES, WORK_FLOPS, task_bench_kernel
 from ..plan.model import READ, UPDATE, AccessTable, BlockLoop, Buffer, Plan, UniformBlocks
 
-PATTERNS = (
-    "trivial",
-    "no_comm",
-    "stencil_1d",
-    "stencil_1d_periodic",
-    "dom",
-    "tree",
-    "fft",
-    "all_to_all",
-    "nearest",
-    "spread",
-    "random_nearest",
-)
+PATTERNS = ("trivial", "no_comm", "stencil_1d", "fft", "all_to_all", "nearest", "spread", "random_nearest")
 PATTERNS_WITH_RADIX = ("nearest", "spread", "random_nearest")
 
 
-def points(pattern: str, width: int, steps: int, step: int) -> tuple[int, int]:
-    """Points start ... stop - 1 that have a task in a step: all but for `tree`, which grows, and `dom`, a sweep."""
-    if pattern == "tree":
-        return 0, min(width, 1 << min(step, 62))
-    if pattern == "dom":
-        columns = min(width, steps)  # of a sweep over columns x (steps - columns + 1) rows, a step for each diagonal
-        return max(0, step + columns - steps), min(columns, step + 1)
-    return 0, width
-
-
 def predecessors(pattern: str, width: int, radix: int, step: int, point: int) -> list[int]:
-    """Points of the step before that a task reads, ascending, before those without a task are left out."""
+    """Points of the step before that a task reads, ascending."""
     p = point
     if pattern == "trivial":
         result = []
@@ -52,12 +30,6 @@ def predecessors(pattern: str, width: int, radix: int, step: int, point: int) ->
         result = [p]
     elif pattern == "stencil_1d":
         result = [p - 1, p, p + 1]
-    elif pattern == "stencil_1d_periodic":
-        result = [(p - 1) % width, p, (p + 1) % width]
-    elif pattern == "dom":
-        result = [p - 1, p]
-    elif pattern == "tree":
-        result = [p // 2]
     elif pattern == "fft":
         distance = 1 << step % max((width - 1).bit_length(), 1)
         result = [p - distance, p, p + distance]
@@ -103,7 +75,7 @@ def _period(pattern: str, width: int) -> int:
     return 1
 
 
-def _check(pattern: str, width: int, steps: int, radix: int, kernel: str, work: int, imbalance: float) -> None:
+def _check(pattern: str, width: int, steps: int, radix: int, kernel: str, work: int) -> None:
     """Raise `UsageError` for an unknown pattern or kernel, or sizes out of range."""
     check_choice("pattern", pattern, PATTERNS)
     check_choice("kernel", kernel, TASK_BENCH_KERNELS)
@@ -113,8 +85,8 @@ def _check(pattern: str, width: int, steps: int, radix: int, kernel: str, work: 
         )
     if not 1 <= radix <= width and pattern in PATTERNS_WITH_RADIX:
         raise UsageError(f"radix must be in [1, {width}] (the width), got {radix}")
-    if work < 0 or not 0.0 <= imbalance <= 1.0:
-        raise UsageError(f"work must not be negative and imbalance be in [0, 1]; got {work} and {imbalance}")
+    if work < 0:
+        raise UsageError(f"work must not be negative, got {work}")
 
 
 def task_bench(
@@ -125,7 +97,6 @@ def task_bench(
     radix: int = 5,
     kernel: str = "empty",
     work: int = 0,
-    imbalance: float = 1.0,
     check: bool = True,
 ) -> Plan:
     """A plan of one graph, a loop for each step, all of whose tasks write a cell of a cache line each, "cells".
@@ -140,22 +111,19 @@ def task_bench(
         Predecessors of a task, for nearest, spread and random_nearest (there at most so many).
     kernel : str
         One of `kernels.bench.bench.TASK_BENCH_KERNELS`: `empty`; `compute`, fused multiply-adds in registers;
-        `load_imbalance`, the same with less work for some tasks; `memory`, copies in scratch memory larger than the
-        caches of a core; `busy_wait`, spinning for a time.
+        `load_imbalance`, between none and all of that, anew in each iteration; `memory`, copies in scratch memory
+        larger than the caches of a core; `busy_wait`, spinning for a time.
     work : int
         Units of work a task: 32 flops (compute, load_imbalance), 1 KiB copied (memory), nanoseconds (busy_wait).
-    imbalance : float
-        Of load_imbalance: a task has between (1 - imbalance) and 1 times `work`, anew in each iteration.
     check : bool
         Each task checks that its inputs came from the right tasks of the right iteration.
     """
-    _check(pattern, width, steps, radix, kernel, work, imbalance)
+    _check(pattern, width, steps, radix, kernel, work)
     attributes = {
         "kernel": TASK_BENCH_KERNELS.index(kernel),
         "work": work,
         "steps": steps,
         "width": width,
-        "imbalance_percent": round(100 * imbalance),
         "check": int(check),
     }
     flops = float(WORK_FLOPS * work) if kernel in ("compute", "load_imbalance") else 0.0
@@ -187,10 +155,9 @@ def task_bench(
             "radix": radix,
             "kernel": kernel,
             "work": work,
-            "imbalance": imbalance,
             "check": check,
             "memory": "full",
-            "mean_work": work * (1 - imbalance / 2) if kernel == "load_imbalance" else float(work),
+            "mean_work": work / 2 if kernel == "load_imbalance" else float(work),
         },
     )
 
@@ -232,28 +199,23 @@ def _offsets(counts: np.ndarray) -> np.ndarray:
 
 
 def _steps(pattern: str, width: int, steps: int, radix: int) -> Iterator[tuple]:
-    """Yield the arrays of each step, see `_step_arrays`; steps of the same shape have the same."""
+    """Yield the arrays of each step, see `_step_arrays`; those of a period have the same."""
     period = _period(pattern, width)
-    shapes: dict[int, tuple] = {}
+    shapes = [
+        _step_arrays([_ranges(predecessors(pattern, width, radix, step, p)) for p in range(width)])
+        for step in range(min(period, steps))
+    ]
     for step in range(steps):
-        if pattern in ("tree", "dom") or step % period not in shapes:
-            alive = points(pattern, width, steps, (step - 1) % steps)
-            start, stop = points(pattern, width, steps, step)
-            ranges = [
-                _ranges([q for q in predecessors(pattern, width, radix, step % period, p) if alive[0] <= q < alive[1]])
-                for p in range(start, stop)
-            ]
-            shapes[step % period] = _step_arrays(np.arange(start, stop), ranges)
         yield shapes[step % period]
 
 
 def _table(arrays: list[tuple], width: int) -> AccessTable:
-    """Accesses of all steps, from the arrays of each: cells of a step are those of its points."""
-    bounds, counts, kinds, numbers, own, sizes, reads = zip(*arrays, strict=True)
+    """Accesses of all steps, from the arrays of each."""
+    bounds, counts, kinds, numbers, sizes, reads = zip(*arrays, strict=True)
     first_list = np.cumsum([0, *map(len, sizes)])
     cells = []
     for step in range(len(arrays)):
-        cells += [own[step] + step * width, reads[step] + (step - 1) % len(arrays) * width]
+        cells += [np.arange(step * width, (step + 1) * width), reads[step] + (step - 1) % len(arrays) * width]
     return AccessTable(
         num_tasks=sum(map(len, bounds)),
         num_cells=len(arrays) * width,
@@ -266,20 +228,20 @@ def _table(arrays: list[tuple], width: int) -> AccessTable:
     )
 
 
-def _step_arrays(own: np.ndarray, ranges: list[list[tuple[int, int]]]):
-    """Bounds and accesses of one step, with points for cells: the same for all steps of the same shape.
+def _step_arrays(ranges: list[list[tuple[int, int]]]):
+    """Bounds and accesses of one step from the ranges of predecessors of each point, with points for cells.
 
     Returns
     -------
     bounds : shape (n, 1 + 2 k), k the largest number of ranges of any point
     counts : accesses of each task: its own cell, and each range
     kind, number : of each access; lists 0 ... n - 1 are the own cells, then come the distinct ranges
-    own : shape (n,), sizes : cells of each list, reads : cells of the ranges' lists
+    sizes : cells of each list, reads : cells of the ranges' lists
     """
-    n = len(own)
+    n = len(ranges)
     k = max(map(len, ranges))
     bounds = np.zeros((n, 1 + 2 * k), dtype=np.int32)
-    bounds[:, 0] = own
+    bounds[:, 0] = range(n)
     list_of_range: dict[tuple[int, int], int] = {}
     kind: list[int] = []
     number: list[int] = []
@@ -294,7 +256,6 @@ def _step_arrays(own: np.ndarray, ranges: list[list[tuple[int, int]]]):
         np.array([1 + len(mine) for mine in ranges]),
         np.array(kind, dtype=np.uint8),
         np.array(number),
-        own,
         np.concatenate([np.ones(n, dtype=int), [stop - start for start, stop in distinct]]).astype(int),
         np.concatenate(reads) if reads else np.zeros(0, dtype=int),
     )

@@ -7,8 +7,7 @@ import inspect
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from ..errors import UsageError, check_choice
-from ..plan.model import REDUCTION_OPERATIONS
+from ..errors import UsageError
 from .user_graph import Region, TaskArray
 
 KINDS = ("reads", "writes", "updates", "concurrent", "commutative", "reduction")  # as `TaskRecorder.task` takes them
@@ -21,10 +20,9 @@ class TaskFunction:
     else it is the function itself.
     """
 
-    def __init__(self, function: Callable, declared: dict[str, tuple[str, ...]], operation: str):
+    def __init__(self, function: Callable, declared: dict[str, tuple[str, ...]]):
         self.function = function
         self.declared = declared
-        self.operation = operation
         self.signature = inspect.signature(function)
         names = list(self.signature.parameters)
         regions = [name for kind in KINDS for name in declared[kind]]
@@ -69,7 +67,7 @@ class TaskFunction:
         first = regions[given[0]]
         graph = (first.array if isinstance(first, Region) else first).graph
         accesses: dict[str, Any] = {kind: [regions[name] for name in self.declared[kind]] for kind in KINDS}
-        graph.task(self._kernel, operation=self.operation, args=[values[name] for name in self._others], **accesses)
+        graph.task(self._kernel, args=[values[name] for name in self._others], **accesses)
         return None
 
 
@@ -81,7 +79,6 @@ def task(
     concurrent: str | Sequence[str] = (),
     commutative: str | Sequence[str] = (),
     reduction: str | Sequence[str] = (),
-    operation: str = "sum",
 ) -> Callable[[Callable], TaskFunction]:
     """Declare what a function does to its parameters, so that calling it with regions records a task.
 
@@ -90,8 +87,6 @@ def task(
     reads, writes, updates, concurrent, commutative, reduction : str or sequence of str
         Names of parameters, by what the function does to them; see `TaskRecorder.task`. All others are arguments that
         the task is recorded with.
-    operation : {"sum", "product", "min", "max"}
-        Of the reduction.
 
     Raises
     ------
@@ -109,7 +104,6 @@ def task(
     declared = {
         kind: (names,) if isinstance(names, str) else tuple(names) for kind, names in zip(KINDS, given, strict=True)
     }
-    check_choice("operation", operation, REDUCTION_OPERATIONS)
 
     def decorate(function: Callable) -> TaskFunction:
         parameters = inspect.signature(function).parameters
@@ -130,6 +124,6 @@ def task(
                     f"a task declares each of its parameters once at most; {function.__name__!r} has "
                     f"{', '.join(simple)}, got {name!r}{' twice' if names.count(name) > 1 else ''}"
                 )
-        return TaskFunction(function, declared, operation)
+        return TaskFunction(function, declared)
 
     return decorate

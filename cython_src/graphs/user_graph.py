@@ -18,12 +18,12 @@ import numpy as np
 
 from ..binding.bind import MAX_OPERANDS, BoundPlan, bind
 from ..binding.storage import Storage
-from ..errors import UsageError, check_choice
+from ..errors import UsageError
 from ..kernels import kernel_table
 from ..kernels.interface.kernel_spec import KernelSpec
 from ..plan.builder import PlanBuilder, ranges
 from ..plan.cells import build_access_table
-from ..plan.model import READ, REDUCTION, REDUCTION_OPERATIONS, UPDATE, WRITE, Access, Block, BlockLoop, Plan
+from ..plan.model import READ, REDUCTION, UPDATE, WRITE, Access, Block, BlockLoop, Plan
 from ..reading import Count, Name, Number
 from ..shown import Shown
 from .joined_loops import join_tasks
@@ -185,8 +185,6 @@ class _Task:
     args: tuple
     flops: float
     name: str
-    operation: str = "sum"
-    affinity: int | None = None
 
     @property
     def num_bytes(self) -> int:
@@ -311,11 +309,9 @@ class TaskRecorder(Shown):
         concurrent: Region | TaskArray | Sequence[Region | TaskArray] = (),
         commutative: Region | TaskArray | Sequence[Region | TaskArray] = (),
         reduction: Region | TaskArray | Sequence[Region | TaskArray] = (),
-        operation: str = "sum",
         args: Sequence = (),
         name: Name | None = None,
         flops: float = 0.0,
-        affinity: int | None = None,
     ) -> None:
         """Record a task; nothing runs yet.
 
@@ -331,18 +327,15 @@ class TaskRecorder(Shown):
         concurrent, commutative : regions
             Updated in any order: at the same time, with atomic operations of the kernel's own; or one task at a time.
         reduction : regions
-            Folded into by `operation`: "sum", "product", "min" or "max". The task works on a private copy, filled with
-            the neutral element, that a group of tasks shares; copies are combined in a fixed order before another
-            access, so the result does not depend on the schedule. A task may not touch such an array otherwise.
+            Added to. The task works on a private copy, filled with zeros, that a group of tasks shares; copies are
+            added in a fixed order before another access, so the result does not depend on the schedule. A task may not
+            touch such an array otherwise.
         args : sequence
             Python callables take anything (`ITERATION` stands for the iteration's number), compiled kernels numbers.
         name : str, optional
             For messages and event logs; default: the kernel's.
         flops : float
             Rough cost, for sharing out the work; without it the size of the regions is what counts.
-        affinity : int, optional
-            The worker, modulo their number, that should run the task: a hint, which replayed graphs follow unless that
-            worker is busy while another has nothing to do. Other models take no notice.
 
         Raises
         ------
@@ -355,7 +348,6 @@ class TaskRecorder(Shown):
         region 0, then of region 1, and so on; whole numbers of `args` are in `integers`, others in `reals`, in their
         order. Kernels of a loop share one record, so tasks with other `args` begin another loop.
         """
-        check_choice("operation", operation, REDUCTION_OPERATIONS)
         given = enumerate((reads, writes, updates, concurrent, commutative, reduction))  # in the order of the kinds
         regions = [(kind, region) for kind, some in given for region in self._own_regions(kind, some)]
         # A method is a new object each time it is looked up; others are kept, so that their id stays theirs.
@@ -372,10 +364,8 @@ class TaskRecorder(Shown):
                 raise UsageError(
                     f"a task of a compiled kernel may have {MAX_OPERANDS - 1} regions, got {len(regions)}; split it"
                 )
-        if affinity is not None and not (isinstance(affinity, numbers.Integral) and 0 <= affinity < 2**31):
-            raise UsageError(f"affinity must be the number of a worker, from 0 on, got {affinity!r}; leave it out")
         self._changed()
-        self._items.append(_Task(result, tuple(regions), args, float(flops), name or result.name, operation, affinity))
+        self._items.append(_Task(result, tuple(regions), args, float(flops), name or result.name))
 
     def _own_regions(self, kind: int, some: Region | TaskArray | Sequence[Region | TaskArray]) -> Iterator[Region]:
         for region in (some,) if isinstance(some, Region | TaskArray) else some:
@@ -494,10 +484,7 @@ class TaskRecorder(Shown):
     def _block(self, number: int, task: _Task | None, waits: bool) -> Block:
         if task is None:
             return Block((0,), (Access(UPDATE, TASKWAIT),))
-        accesses = [
-            Access(kind, region.array.name, region.box, task.operation if kind == REDUCTION else "")
-            for kind, region in task.regions
-        ]
+        accesses = [Access(kind, region.array.name, region.box) for kind, region in task.regions]
         if waits:
             accesses.append(Access(READ, TASKWAIT))
         bounds: list[int] = []
@@ -505,7 +492,7 @@ class TaskRecorder(Shown):
             for _, region in task.regions:
                 for d, extent in enumerate(region.array.shape):
                     bounds.extend(region.box[d] if d < len(region.box) else (0, extent))
-        return Block(tuple(bounds or [number]), tuple(accesses), task.flops, task.num_bytes, affinity=task.affinity)
+        return Block(tuple(bounds or [number]), tuple(accesses), task.flops, task.num_bytes)
 
     def _groups(self, builder: PlanBuilder, blocks: list[Block]) -> list[list[int]]:
         """Numbers of the tasks of each loop. The bits of a reduction depend on how loops share its private copies, so
@@ -563,7 +550,7 @@ def _loop_key(task: _Task | None) -> tuple | None:
         return None
     arrays = tuple(region.array.name for _, region in task.regions)
     args = () if task.kernel.function else tuple((isinstance(value, numbers.Integral), value) for value in task.args)
-    return task.kernel, arrays, task.name, args, task.operation
+    return task.kernel, arrays, task.name, args
 
 
 def _wait_kernel() -> tuple[KernelSpec, dict[str, int]]:

@@ -82,7 +82,6 @@ def with_barriers(segments: Sequence[TaskGraph]) -> TaskGraph:
         successor_offsets=offsets.astype(np.int32),
         successor_split=split.astype(np.int32),
         successors=np.concatenate([target[order], begins[0]]).astype(np.int32),
-        edge_kind=None,
         num_intra=np.bincount(target, minlength=num_nodes).astype(np.int32),
         num_cross=num_cross,
         closed=True,

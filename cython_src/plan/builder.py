@@ -179,7 +179,7 @@ class PlanBuilder:
         ----------
         memory : {"full", "shared"}
             `shared`: transient buffers whose lifetimes, in plan order, do not meet share memory. It saves memory and
-            adds dependences, which the graph marks as caused by sharing.
+            adds dependences.
 
         Raises
         ------

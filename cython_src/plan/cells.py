@@ -32,7 +32,7 @@ def build_access_table(
     access_buffer: list[int] = []
     for loop in loops:
         for block in loop.blocks:
-            for kind, name, box, _ in block.accesses:
+            for kind, name, box in block.accesses:
                 number = number_of.get((name, box))
                 if number is None:
                     number = number_of[name, box] = len(number_of)

@@ -100,7 +100,7 @@ def _whole(buffer: Buffer) -> tuple[tuple[int, int], ...]:
 def _fill(buffer: Buffer, name: str, like: BlockLoop) -> BlockLoop:
     """A loop that sets a buffer to zero."""
     block = Block(bounds_of(buffer.shape, _whole(buffer)), (write(buffer.name),), 0.0, float(buffer.size_bytes))
-    return loop_like(like, f"{name}.zero.{buffer.name}", "reduction_fill", {"out": buffer.name}, [block], buffer, "sum")
+    return loop_like(like, f"{name}.zero.{buffer.name}", "reduction_fill", {"out": buffer.name}, [block], buffer)
 
 
 def _add(buffer: Buffer, name: str, pairs: Sequence[tuple[str, str]], like: BlockLoop) -> BlockLoop:
@@ -111,4 +111,4 @@ def _add(buffer: Buffer, name: str, pairs: Sequence[tuple[str, str]], like: Bloc
         for to, other in pairs
     ]
     operands = {"out": pairs[0][0], "copy0": pairs[0][1]}
-    return loop_like(like, name, "reduction_combine", operands, blocks, buffer, "sum", copies=1)
+    return loop_like(like, name, "reduction_combine", operands, blocks, buffer, copies=1)

@@ -10,29 +10,23 @@ blockings that meet give a quadratic number of edges.
 References
 ----------
 Closing by replaying accesses: Alvarez et al., "Optimizing Iterative Data-flow Scientific Applications using Directed
-Cyclic Graphs" (arXiv 2208.06332). Here joins are found for arbitrary cell lists, and edges caused by shared memory
-are told apart from those caused by data.
+Cyclic Graphs" (arXiv 2208.06332). Here joins are found for arbitrary cell lists, and those of shared memory apart from
+those of data.
 """
 
 from libc.stdint cimport int32_t, uint8_t, uint64_t
 from libc.stdlib cimport free, malloc, qsort
 from libc.string cimport memcmp, memset
 
-from dataclasses import replace
-
 import numpy as np
 
 from ..errors import UsageError
 from .model import AccessTable, TaskGraph
 
-FLOW, ANTI, SHARING, SELF = 0, 1, 2, 3
-EDGE_KINDS = ("flow", "anti", "sharing", "self")
-
 cdef enum:
-    C_FLOW = 0
+    C_FLOW = 0                       # why a task waits for another; those of one kind may share a join
     C_ANTI = 1
     C_SHARING = 2
-    C_SELF = 3
     C_READ = 0
     C_WRITE = 1
     C_CONCURRENT = 3                 # this and above: in any order with others of the same kind
@@ -66,36 +60,6 @@ def topological_order(const int32_t[::1] offsets, const int32_t[::1] split, cons
     if tail != n:
         raise ValueError("the edges within an iteration form a cycle")
     return order_array
-
-
-def remaining_path(graph, cost):
-    """Longest path from each node to the end of its iteration, float64, shape (num_nodes,), its own cost included.
-    `cost`, float64, shape (num_tasks,): in any unit; joins cost nothing."""
-    cdef int32_t n = graph.num_nodes, v
-    cdef Py_ssize_t i, k
-    cdef const int32_t[::1] offsets = graph.successor_offsets, split = graph.successor_split
-    cdef const int32_t[::1] successors = graph.successors
-    cdef const int32_t[::1] order = topological_order(offsets, split, successors)
-    path_array = np.zeros(n)
-    path_array[:graph.num_tasks] = cost
-    cdef double[::1] path = path_array
-    cdef double longest
-    for i in range(n - 1, -1, -1):
-        v = order[i]
-        longest = 0
-        for k in range(offsets[v], split[v]):
-            longest = max(longest, path[successors[k]])
-        path[v] += longest
-    return path_array
-
-
-def by_priority(graph, priority):
-    """The same graph with each node's successors in ascending priority, float64, shape (num_nodes,), within an
-    iteration and across."""
-    source, target, token = graph.edges()
-    order = np.lexsort((np.asarray(priority)[target], token, source))
-    kind = None if graph.edge_kind is None else np.ascontiguousarray(graph.edge_kind[order])
-    return replace(graph, successors=np.ascontiguousarray(target[order]), edge_kind=kind)
 
 
 cdef struct IntVector:
@@ -149,14 +113,13 @@ cdef inline int push(IntVector *v, int32_t value) except -1 nogil:
 
 
 cdef struct Edge:
-    int32_t source, target, token, kind
+    int32_t source, target, token
 
 
-cdef inline int push_edge(IntVector *edges, int32_t source, int32_t target, int token, int kind) except -1 nogil:
+cdef inline int push_edge(IntVector *edges, int32_t source, int32_t target, int token) except -1 nogil:
     push(edges, source)
     push(edges, target)
-    push(edges, token)
-    return push(edges, kind)
+    return push(edges, token)
 
 
 cdef int compare_int32(const void *a, const void *b) noexcept nogil:
@@ -432,7 +395,7 @@ cdef class _Recorder:
         return 0
 
 
-def record_graph(access_table, bint closed=True, *, bint edge_kinds=False):
+def record_graph(access_table, bint closed=True):
     """Find the dependences of a plan.
 
     Parameters
@@ -441,8 +404,6 @@ def record_graph(access_table, bint closed=True, *, bint edge_kinds=False):
     closed : bool
         Also find the edges from each iteration to the next. A graph that is not closed needs a barrier between
         iterations.
-    edge_kinds : bool
-        Also keep why each edge is there: `TaskGraph.edge_kind`.
 
     Returns
     -------
@@ -485,8 +446,7 @@ def record_graph(access_table, bint closed=True, *, bint edge_kinds=False):
                     start = recorder.list_start.data[i]
                     for k in range(length):
                         p = recorder.producer.data[start + k]
-                        push_edge(&edges, p - first if p >= first else p, join_of[i], p < first,
-                                  recorder.list_kind.data[i])
+                        push_edge(&edges, p - first if p >= first else p, join_of[i], p < first)
             for i in range(recorder.wait_consumer.size):
                 consumer = recorder.wait_consumer.data[i] - first
                 which = recorder.wait_list.data[i]
@@ -494,7 +454,7 @@ def record_graph(access_table, bint closed=True, *, bint edge_kinds=False):
                     if seen[n + join_of[which]] == consumer:
                         continue
                     seen[n + join_of[which]] = consumer
-                    push_edge(&edges, join_of[which], consumer, 0, recorder.list_kind.data[which])
+                    push_edge(&edges, join_of[which], consumer, 0)
                     continue
                 start = recorder.list_start.data[which]
                 for k in range(recorder.list_length.data[which]):
@@ -502,16 +462,15 @@ def record_graph(access_table, bint closed=True, *, bint edge_kinds=False):
                     if seen[p] == consumer:
                         continue
                     seen[p] = consumer
-                    push_edge(&edges, p - first if p >= first else p, consumer, p < first,
-                              recorder.list_kind.data[which])
-        return _flat_graph(n, num_joins, &edges, closed, edge_kinds)
+                    push_edge(&edges, p - first if p >= first else p, consumer, p < first)
+        return _flat_graph(n, num_joins, &edges, closed)
     finally:
         free(join_of)
         free(seen)
         free(edges.data)
 
 
-cdef object _flat_graph(int32_t num_tasks, int32_t num_joins, IntVector *edges, bint closed, bint edge_kinds):
+cdef object _flat_graph(int32_t num_tasks, int32_t num_joins, IntVector *edges, bint closed):
     """Put the edges in order of their source, those within the iteration first: a counting sort."""
     cdef int32_t num_nodes = num_tasks + num_joins, v, place
     cdef Py_ssize_t i
@@ -519,7 +478,7 @@ cdef object _flat_graph(int32_t num_tasks, int32_t num_joins, IntVector *edges, 
     num_intra_array = np.zeros(num_nodes, np.int32)
     num_cross_array = np.zeros(num_nodes, np.int32)
     cdef int32_t[::1] num_intra = num_intra_array, num_cross = num_cross_array
-    for i in range(edges.size // 4):
+    for i in range(edges.size // 3):
         if edge[i].token:
             num_cross[edge[i].target] += 1
         else:
@@ -527,18 +486,16 @@ cdef object _flat_graph(int32_t num_tasks, int32_t num_joins, IntVector *edges, 
     if closed:
         for v in range(num_tasks):
             if num_intra[v] + num_cross[v] == 0:  # keeps it from running twice at once
-                push_edge(edges, v, v, 1, C_SELF)
+                push_edge(edges, v, v, 1)
                 num_cross[v] = 1
-    cdef Py_ssize_t num_edges = edges.size // 4
+    cdef Py_ssize_t num_edges = edges.size // 3
     edge = <const Edge *> edges.data
     offsets_array = np.zeros(num_nodes + 1, np.int32)
     split_array = np.zeros(num_nodes, np.int32)
     successors_array = np.empty(num_edges, np.int32)
-    kinds_array = np.empty(num_edges if edge_kinds else 0, np.uint8)
     next_array = np.empty(2 * num_nodes, np.int32)
     cdef int32_t[::1] offsets = offsets_array, split = split_array
     cdef int32_t[::1] successors = successors_array, following = next_array
-    cdef uint8_t[::1] kinds = kinds_array
     for i in range(num_edges):
         offsets[edge[i].source + 1] += 1
         split[edge[i].source] += 1 - edge[i].token
@@ -552,15 +509,12 @@ cdef object _flat_graph(int32_t num_tasks, int32_t num_joins, IntVector *edges, 
         place = following[v]
         following[v] += 1
         successors[place] = edge[i].target
-        if edge_kinds:
-            kinds[place] = <uint8_t> edge[i].kind
     return TaskGraph(
         num_tasks=int(num_tasks),
         num_joins=int(num_joins),
         successor_offsets=offsets_array,
         successor_split=split_array,
         successors=successors_array,
-        edge_kind=kinds_array if edge_kinds else None,
         num_intra=num_intra_array,
         num_cross=num_cross_array,
         closed=bool(closed),

@@ -17,12 +17,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ..errors import UsageError, check_choice, refuse_copies
+from ..errors import UsageError, refuse_copies
 from ..shown import Shown
 
 READ, WRITE, UPDATE, CONCURRENT, COMMUTATIVE, REDUCTION = 0, 1, 2, 3, 4, 5
 ACCESS_KINDS = ("read", "write", "update", "concurrent", "commutative", "reduction")
-REDUCTION_OPERATIONS = ("sum", "product", "min", "max")
 PHASES = ("load", "forward", "backward", "update", "other")
 
 # Buffers with these roles outlive a step: they are owned by `Storage`, shared by several plans, and never share memory.
@@ -72,7 +71,6 @@ class Access(NamedTuple):
     kind: int
     buffer: str
     box: tuple[tuple[int, int], ...] = ()
-    operation: str = ""  # of a reduction
 
 
 def unused(name: str, taken: Container[str]) -> str:
@@ -114,15 +112,14 @@ def commutative(buffer: str, *box: tuple[int, int]) -> Access:
     return Access(COMMUTATIVE, buffer, tuple(box))
 
 
-def reduction(buffer: str, *box: tuple[int, int], operation: str = "sum") -> Access:
-    """The block folds something into the region: sums, products, minima or maxima.
+def reduction(buffer: str, *box: tuple[int, int]) -> Access:
+    """The block adds something to the region.
 
-    OpenMP's and OmpSs-2's `reduction`. It works on a private copy, filled with the neutral element, that a group of
-    blocks shares; `PlanBuilder.build` adds the loops that fill and combine the copies, in a fixed order, so the plan
-    stays deterministic.
+    OpenMP's and OmpSs-2's `reduction`. It works on a private copy, filled with zeros, that a group of blocks shares;
+    `PlanBuilder.build` adds the loops that fill and combine the copies, in a fixed order, so the plan stays
+    deterministic.
     """
-    check_choice("a reduction", operation, REDUCTION_OPERATIONS)
-    return Access(REDUCTION, buffer, tuple(box), operation)
+    return Access(REDUCTION, buffer, tuple(box))
 
 
 @dataclass(frozen=True)
@@ -137,8 +134,6 @@ class Block:
         Arithmetic operations, and bytes that must move at least, for the cost model.
     operands : mapping of str to str, optional
         Operands for which this block uses another buffer than its loop.
-    affinity : int, optional
-        Number of the worker that should run the block, modulo the number of workers; replayed graphs follow this hint.
     """
 
     bounds: tuple[int, ...]
@@ -146,7 +141,6 @@ class Block:
     flops: float = 0.0
     bytes: float = 0.0
     operands: Mapping[str, str] | None = None
-    affinity: int | None = None
 
 
 class UniformBlocks(Sequence):
@@ -253,10 +247,6 @@ class TaskGraph(Shown):
         Successors of node v in the same iteration are successors[successor_offsets[v]:successor_split[v]], those in
         the next iteration successors[successor_split[v]:successor_offsets[v + 1]].
     successors : int32
-    edge_kind : uint8 or None
-        FLOW (read after write), ANTI (write after read or write), SHARING (shared memory), SELF (keeps a task that
-        depends on nothing from running twice at once); aligned with `successors`. None unless it was asked for:
-        nothing that runs a graph needs it, and an edge then takes 4 bytes.
     num_intra, num_cross : int32, shape (num_nodes,)
         Predecessors in the same and in the former iteration.
     closed : bool
@@ -268,7 +258,6 @@ class TaskGraph(Shown):
     successor_offsets: np.ndarray
     successor_split: np.ndarray
     successors: np.ndarray
-    edge_kind: np.ndarray | None
     num_intra: np.ndarray
     num_cross: np.ndarray
     closed: bool
@@ -386,17 +375,6 @@ class Plan(Shown):
     def task_loop(self) -> np.ndarray:
         """Index of each task's loop, int32, shape (num_tasks,)."""
         return np.repeat(np.arange(len(self.loops), dtype=np.int32), [loop.num_blocks for loop in self.loops])
-
-    @cached_property
-    def affinity(self) -> np.ndarray | None:
-        """Worker that each task asks for, -1 for any; int32, shape (num_tasks,); None if no task asks."""
-        result = np.full(self.num_tasks, -1, np.int32)
-        for loop in self.loops:
-            if not isinstance(loop.blocks, UniformBlocks):
-                for number, block in enumerate(loop.blocks):
-                    if block.affinity is not None:
-                        result[loop.first_task + number] = block.affinity
-        return result if (result >= 0).any() else None
 
     @property
     def flops(self) -> float:

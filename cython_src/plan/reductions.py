@@ -1,6 +1,6 @@
 """Reductions, lowered: private copies for groups of blocks, combined in a fixed order.
 
-A reduction access says that a block folds something into a region with a commutative operation. Blocks of a loop are
+A reduction access says that a block adds something to a region. Blocks of a loop are
 dealt to at most `groups` groups of neighbours; each group has a private copy of the buffer, in which its blocks follow
 one another. Before the first block that touches the buffer in another way, or at the end of the pass, the copies are
 combined with the buffer in the order of the groups. All of this becomes ordinary loops, reads, writes and updates:
@@ -22,7 +22,7 @@ from types import MappingProxyType
 import numpy as np
 
 from ..errors import UsageError
-from .model import REDUCTION, REDUCTION_OPERATIONS, UPDATE, Access, Block, BlockLoop, Buffer, read, update, write
+from .model import REDUCTION, UPDATE, Access, Block, BlockLoop, Buffer, read, update, write
 
 MAX_GROUPS = 16  # copies are operands of the combining kernel
 REDUCTION_DTYPES = ("float32", "float64", "int32", "int64", "uint64")
@@ -34,7 +34,6 @@ class _Run:
     """Loops that reduce into a buffer with nothing else touching it in between."""
 
     buffer: str
-    operation: str
     first: int
     last: int
     num_copies: int = 0
@@ -91,7 +90,6 @@ def _find_runs(buffers: Mapping[str, Buffer], loops: Sequence[BlockLoop], groups
     result: list[_Run] = []
     current: dict[str, _Run] = {}
     for number, loop in enumerate(loops):
-        reduced: dict[str, str] = {}
         boxes: dict[str, dict[Box, None]] = {}
         otherwise: set[str] = set()
         for index, block in enumerate(loop.blocks):
@@ -101,11 +99,6 @@ def _find_runs(buffers: Mapping[str, Buffer], loops: Sequence[BlockLoop], groups
                 if access.kind != REDUCTION:
                     otherwise.add(access.buffer)
                     continue
-                if reduced.setdefault(access.buffer, access.operation) != access.operation:
-                    raise UsageError(
-                        f"blocks of one loop must reduce into buffer {access.buffer!r} by one operation, got "
-                        f"{reduced[access.buffer]!r} and {access.operation!r} in loop {loop.name!r}; make it two loops"
-                    )
                 boxes.setdefault(access.buffer, {})[access.box] = None
             for name in (name for name, two in kinds.items() if len(two) > 1):
                 raise UsageError(
@@ -114,15 +107,15 @@ def _find_runs(buffers: Mapping[str, Buffer], loops: Sequence[BlockLoop], groups
                 )
         for name in otherwise:
             current.pop(name, None)
-        for name, operation in reduced.items():
+        for name in boxes:
             if buffers[name].dtype not in REDUCTION_DTYPES:
                 raise UsageError(
                     f"a reduction must be over {', '.join(REDUCTION_DTYPES)}, got {buffers[name].dtype} of buffer "
                     f"{name!r}"
                 )
             run = current.get(name)
-            if run is None or run.operation != operation:
-                run = current[name] = _Run(name, operation, number, number)
+            if run is None:
+                run = current[name] = _Run(name, number, number)
                 result.append(run)
             run.last = number
             run.num_copies = max(run.num_copies, _num_groups(loop.num_blocks, groups))
@@ -178,19 +171,19 @@ def loop_like(
     operands: Mapping[str, str],
     blocks: Sequence[Block],
     buffer: Buffer,
-    operation: str,
     **attributes: int,
 ) -> BlockLoop:
     """Return a loop of a kernel that fills or combines buffers like `buffer`, in layer and phase of another loop."""
     shape = buffer.shape
     # Four dimensions: those that regions may cut, the rest in the last one.
     _, n1, n2, n3 = (*shape[:3], math.prod(shape[3:])) if len(shape) > 3 else (*shape, *(1,) * (4 - len(shape)))
-    codes = {"dtype": REDUCTION_DTYPES.index(buffer.dtype), "operation": REDUCTION_OPERATIONS.index(operation)}
     return BlockLoop(
         name=name,
         kernel=kernel,
         operands=MappingProxyType(operands),
-        attributes=MappingProxyType({**codes, "n1": n1, "n2": n2, "n3": n3, **attributes}),
+        attributes=MappingProxyType(
+            {"dtype": REDUCTION_DTYPES.index(buffer.dtype), "n1": n1, "n2": n2, "n3": n3, **attributes}
+        ),
         blocks=tuple(blocks),
         layer=near.layer,
         phase=near.phase,
@@ -199,14 +192,14 @@ def loop_like(
 
 
 def _fill(buffer: Buffer, run: _Run, near: BlockLoop) -> BlockLoop:
-    """Private copies set to the operation's neutral element, a block each: as large as the copies themselves."""
+    """Private copies set to zero, a block each: as large as the copies themselves."""
     hull = tuple(
         (min(r[0] for r in ranges), max(r[1] for r in ranges)) for ranges in zip(*_full(buffer, run), strict=True)
     )
     bounds, size = bounds_of(buffer.shape, hull), buffer.bytes_of(hull)
     blocks = [Block(bounds, (write(copy, *hull),), 0.0, size, {"out": copy}) for copy in run.copies]
     name, operands = f"{near.name}.fill.{buffer.name}", {"out": run.copies[0]}
-    return loop_like(near, name, "reduction_fill", operands, blocks, buffer, run.operation)
+    return loop_like(near, name, "reduction_fill", operands, blocks, buffer)
 
 
 def _combine(buffer: Buffer, run: _Run, near: BlockLoop) -> BlockLoop:
@@ -223,7 +216,7 @@ def _combine(buffer: Buffer, run: _Run, near: BlockLoop) -> BlockLoop:
         )
     operands = {"out": buffer.name, **{f"copy{i}": copy for i, copy in enumerate(run.copies)}}
     name, copies = f"{near.name}.combine.{buffer.name}", run.num_copies
-    return loop_like(near, name, "reduction_combine", operands, blocks, buffer, run.operation, copies=copies)
+    return loop_like(near, name, "reduction_combine", operands, blocks, buffer, copies=copies)
 
 
 def _full(buffer: Buffer, run: _Run) -> list[Box]:

@@ -167,7 +167,7 @@ def graph_of_edges(num_tasks: int, edges: np.ndarray) -> TaskGraph:
     intra, cross = (np.bincount(target[token == t], minlength=num_nodes).astype(np.int32) for t in (0, 1))
     split = (offsets[:-1] + np.bincount(source[token == 0], minlength=num_nodes)).astype(np.int32)
     joins = num_nodes - num_tasks
-    return TaskGraph(num_tasks, joins, offsets, split, np.ascontiguousarray(target), None, intra, cross, True)
+    return TaskGraph(num_tasks, joins, offsets, split, np.ascontiguousarray(target), intra, cross, True)
 
 
 def overhead_text(overhead: float, overheads: Sequence[float]) -> str:

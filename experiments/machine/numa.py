@@ -139,7 +139,7 @@ def remote_share(plan: Plan, arrays: Mapping[str, np.ndarray], cpus: Sequence[in
     from ...cython_src.binding.storage import home_of
 
     own_nodes = [node for _, node, _, _ in places_of(cpus)]
-    homes = [home_of(loop, *each, len(cpus)) for loop in plan.loops for each in enumerate(loop.blocks)]
+    homes = [home_of(loop, number, len(cpus)) for loop in plan.loops for number in range(loop.num_blocks)]
     by_kernel = remote_bytes(plan, arrays, np.array(own_nodes)[None, homes]).values()
     total, remote = (sum(each[k] for each in by_kernel) for k in range(2))
     return remote / total if total else None

@@ -14,7 +14,7 @@ from ...cython_src.plan.barriers import barrier_after, record_with_barriers
 from ...cython_src.plan.dependences import TaskGraph
 from ...cython_src.plan.locks import commutative_locks
 from ...cython_src.plan.model import READ, Plan
-from ...tasking.executor import expected_cost_ns, with_priority
+from ...tasking.executor import expected_cost_ns
 from ...tasking.runtimes import CLAIM_NS, PATIENCE, program_order
 from ..machine.numa import INTERLEAVE, NODE0
 from ..subjects.models import MODELS, ModelSpec
@@ -101,7 +101,7 @@ class Subject:
         cells = table.list_cells[starts + np.arange(len(starts))]
         tasks = np.repeat(np.repeat(np.arange(num_tasks), np.diff(table.task_offsets)), lengths)
         if machine.memory_policy != NODE0:  # each cell on the node of the task that writes it first
-            blocks = ((loop, *each) for loop in self.plan.loops for each in enumerate(loop.blocks))
+            blocks = ((loop, number) for loop in self.plan.loops for number in range(loop.num_blocks))
             homes = nodes[[home_of(*each, len(nodes)) for each in blocks]]
             written = np.repeat(table.access_kind != READ, lengths)
             own, first = np.unique(cells[written], return_index=True)
@@ -243,12 +243,11 @@ def _policy(subject: Subject, spec: ModelSpec, threads: int, machine: MachineMod
         return subject.graph("none"), policy, none + cost.eager_task_s, creation, waits
     graph = subject.graph(spec.barrier)
     cost_ns = expected_cost_ns(plan)  # programs are compiled from the same numbers as in the executor
-    graph, priority = with_priority(graph, cost_ns, spec.option("priority"))
     if spec.option("placement") == "stealing":
-        roots, root_workers = _roots(graph, threads, priority)
+        roots, root_workers = _roots(graph, threads)
         policy |= {"kind": STEALING, "roots": roots, "root_workers": root_workers}
         return graph, policy, none + cost.replay_task_s, none, waits
-    programs = program_order(plan, graph, cost_ns, threads, priority, spec.option("priority") == "newest")
+    programs = program_order(plan, graph, cost_ns, threads, spec.option("priority") == "newest")
     policy |= {
         "kind": PROGRAMS,
         "program": np.concatenate(programs),
@@ -258,14 +257,11 @@ def _policy(subject: Subject, spec: ModelSpec, threads: int, machine: MachineMod
     return graph, policy, none + cost.program_task_s, none, waits
 
 
-def _roots(graph: TaskGraph, threads: int, priority: np.ndarray | None) -> tuple[np.ndarray, np.ndarray]:
+def _roots(graph: TaskGraph, threads: int) -> tuple[np.ndarray, np.ndarray]:
     """Return the tasks that are ready at the start and the workers that get them, as replay.h has them."""
     pending = graph.num_intra.astype(np.int64)
     for join in np.flatnonzero(graph.num_intra[graph.num_tasks :] == 0) + graph.num_tasks:
         np.subtract.at(pending, graph.successors[graph.successor_offsets[join] : graph.successor_split[join]], 1)
     roots = np.flatnonzero(pending[: graph.num_tasks] == 0)[::-1]
     workers = (len(roots) - 1 - np.arange(len(roots))) * threads // max(len(roots), 1)
-    if priority is not None:
-        order = np.argsort(priority[roots], kind="stable")
-        roots, workers = roots[order], workers[order]
     return roots, workers

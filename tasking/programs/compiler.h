@@ -147,19 +147,17 @@ static int choose_homes_and_order(Compilation *c)
     const RecordedGraph *g = c->placed.graph;
     const TaskHints *hints = c->placed.hints;
     const int32_t num_workers = c->placed.num_workers;
-    /* Plans with priorities or affinities keep what they ask for. */
-    const int is_free = hints->priority == NULL && hints->affinity == NULL;
-    Candidate chosen = {cut_family(0, num_workers), hints->priority != NULL ? READY_PRIORITY : READY_NEWEST};
+    Candidate chosen = {cut_family(0, num_workers), READY_NEWEST};
     Simulation m;
     double total = 0;
     for (int32_t t = 0; t < g->num_tasks; t++)
         total += hints->cost[t];
-    const int is_short = is_free && total <= SHORT_NS * g->num_tasks;
+    const int is_short = total <= SHORT_NS * g->num_tasks;
     if (!is_short && sort_by_place(&c->placed, c->order) != 0)
         return COMPILE_NO_MEMORY;
     homes_by_cost(&c->placed, is_short ? NULL : c->order, c->by_cost, c->load);
     int status = COMPILE_DONE;
-    if (is_free && num_workers > 1 && g->num_tasks >= 2 * num_workers) {
+    if (num_workers > 1 && g->num_tasks >= 2 * num_workers) {
         status = simulation_open(&m, &c->placed, order_sample(g, is_short)) == 0 ? COMPILE_DONE : COMPILE_NO_MEMORY;
         if (status == COMPILE_DONE)
             status = choose_candidate(&m, is_short, c->by_cost, &chosen, c->home, c->order);

@@ -17,10 +17,8 @@ enum { COMPILE_DONE = 0, COMPILE_NO_MEMORY = -1, COMPILE_CYCLE = -2 };
 
 /* What the compiler may know of tasks besides their graph. */
 typedef struct TaskHints {
-    const double *cost;      /* expected duration, positive, ns */
-    const double *priority;  /* the ready task with the highest goes first; NULL: as the compiler chooses */
-    const int32_t *affinity; /* worker that a task asks for as its home, -1: any; NULL: no task asks */
-    int newest_first;        /* no other order is tried */
+    const double *cost; /* expected duration, positive, ns */
+    int newest_first;   /* no other order is tried */
 } TaskHints;
 
 /* A recorded graph for `num_workers` programs; predecessors by node: 2 * node + token. */
@@ -129,12 +127,11 @@ static int32_t home_near_data(const PlacedGraph *g, const int32_t *home, const d
     return near >= 0 && load[near] - load[least] < g->hints->cost[task] ? near : least;
 }
 
-/* Give each task a home: the one it asks for, or by its loop's shares. sorted: the blocks of each loop in the order in
- * which they are shared out; NULL: as they are numbered. load: shape (num_workers,), zero on entry. */
+/* Give each task a home by its loop's shares. sorted: the blocks of each loop in the order in which they are shared out;
+ * NULL: as they are numbered. load: shape (num_workers,), zero on entry. */
 static void homes_by_cost(const PlacedGraph *g, const int32_t *sorted, int32_t *home, double *load)
 {
     const double *cost = g->hints->cost;
-    const int32_t *affinity = g->hints->affinity;
     for (int32_t l = 0; l < g->graph->num_loops; l++) {
         double total = 0, before = 0;
         int32_t first = g->graph->loops[l].first_task, n = g->graph->loops[l].num_blocks;
@@ -142,9 +139,7 @@ static void homes_by_cost(const PlacedGraph *g, const int32_t *sorted, int32_t *
             total += cost[task];
         for (int32_t k = first; k < first + n; k++) {
             int32_t w, task = sorted != NULL ? sorted[k] : k;
-            if (affinity != NULL && affinity[task] >= 0) {
-                w = affinity[task] % g->num_workers;
-            } else if (n >= g->num_workers) {
+            if (n >= g->num_workers) {
                 w = (int32_t)((before + cost[task] / 2) / total * g->num_workers);
                 w = w < g->num_workers ? w : g->num_workers - 1;
             } else {

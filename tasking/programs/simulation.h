@@ -20,9 +20,8 @@
  * it. Measured on 13 networks: 0.0002 to 0.004 where they gain by going first, 0.01 to 0.07 where they lose. */
 #define SMALL_ROOTS 0.005
 
-/* Which ready task a worker takes: the newest, or the one with the highest key (the hints' priority, or the longest way to
- * the end of the iteration). */
-typedef enum ReadyOrder { READY_NEWEST, READY_LONGEST_WAY, READY_PRIORITY } ReadyOrder;
+/* Which ready task a worker takes: the newest, or the one with the longest way to the end of the iteration. */
+typedef enum ReadyOrder { READY_NEWEST, READY_LONGEST_WAY } ReadyOrder;
 
 /* When a node's results are complete: at `latest` on the core of the task that ends last, and for this core the other
  * cores' parts at `other`. Of a task there is one part. */
@@ -223,9 +222,7 @@ static void queue_task(Simulation *m, const int32_t *home, ReadyOrder by, int32_
     if (home == NULL)
         return;
     m->soonest[task] = -inputs_arrive(m, home[task], task);
-    m->key[task] = by == READY_NEWEST        ? m->sequence++
-                   : by == READY_LONGEST_WAY ? m->rank[task]
-                                             : m->placed->hints->priority[task];
+    m->key[task] = by == READY_NEWEST ? m->sequence++ : m->rank[task];
     heap_push(&m->later[home[task]], m->soonest, task);
 }
 
@@ -317,9 +314,9 @@ static int32_t next_worker(const Simulation *m, double *start)
     return worker;
 }
 
-/* Find a worker without ready tasks whose clock stands before `until`, and one that has two or more which do not ask for
- * their home: the former becomes the home of one of the latter's, the oldest (READY_NEWEST) or the one with the highest
- * key. Returns the task, or -1, and the worker and start. since: when the last task started. */
+/* Find a worker without ready tasks whose clock stands before `until`, and one that has two or more: the former becomes
+ * the home of one of the latter's, the oldest (READY_NEWEST) or the one with the highest key. Returns the task, or -1, and
+ * the worker and start. since: when the last task started. */
 static int32_t move_task(Simulation *m, int32_t *home, ReadyOrder by, double since, double until, int32_t *worker,
                          double *start)
 {
@@ -333,12 +330,10 @@ static int32_t move_task(Simulation *m, int32_t *home, ReadyOrder by, double sin
     }
     if (idle < 0 || most < 0)
         return -1;
-    const int32_t *ready = m->now[most].tasks, *affinity = m->placed->hints->affinity;
+    const int32_t *ready = m->now[most].tasks;
     if (by == READY_NEWEST)
         for (int32_t i = 1; i < m->now[most].size; i++)
             at = m->key[ready[i]] < m->key[ready[at]] ? i : at;
-    if (affinity != NULL && affinity[ready[at]] >= 0)
-        return -1;
     double begin = inputs_arrive(m, idle, ready[at]);
     begin = begin > m->clock[idle] ? begin : m->clock[idle];
     begin = begin > since ? begin : since;

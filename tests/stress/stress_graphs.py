@@ -49,8 +49,6 @@ def main():
             plan = random_plans.shared_plan(seed)
         elif seed % 4 == 1:
             plan = random_plans.kinds_plan(seed, work=int(rng.choice([0, 200])))
-        if rng.random() < 0.5:
-            plan = random_plans.hinted(plan, seed)
         expected = check.serial_content(plan, [(runs,)])
         for chosen in rng.choice(len(keys), min(arguments.executors, len(keys)), replace=False):
             key, executor = keys[chosen], executors[keys[chosen]]

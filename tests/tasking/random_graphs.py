@@ -20,7 +20,6 @@ class Task:
 
     number: int
     regions: dict[str, list[tuple[str, tuple[tuple[int, int], ...]]]]
-    affinity: int | None
 
 
 @dataclass(frozen=True)
@@ -47,8 +46,7 @@ def draw(seed):
                 array = "folds" if kind in FOLDS else "cells"
                 columns = sorted(rng.choice(COLUMNS[array] + 1, 2, replace=False).tolist())
                 regions[ARGUMENTS[kind]].append((array, (cells, tuple(columns))))
-            affinity = int(rng.integers(8)) if rng.random() < 0.2 else None
-            tasks.append(Task(len(tasks), {k: v for k, v in regions.items() if v}, affinity))
+            tasks.append(Task(len(tasks), {k: v for k, v in regions.items() if v}))
     return Drawn(num_cells, int(rng.integers(1, 5)), tasks)
 
 
@@ -91,7 +89,7 @@ def record(drawn, undeclared=None):
 
         kinds = tuple(k for k, boxes in regions.items() for _ in boxes)
         given = {k: [wrapped[a][index] for a, index in boxes] for k, boxes in regions.items()}
-        graph.task(kernel, **given, args=(kinds, task.number, ITERATION), name="mix", affinity=task.affinity)
+        graph.task(kernel, **given, args=(kinds, task.number, ITERATION), name="mix")
     return graph, arrays
 
 
@@ -139,7 +137,7 @@ def as_code(drawn):
             regions = (f"{a}[{', '.join(f'{start}:{stop}' for start, stop in box)}]" for a, box in boxes)
             words.append(f"{kind}=[{', '.join(regions)}]")
         kinds = tuple(kind for kind, boxes in task.regions.items() for _ in boxes)
-        words.append(f"args=({kinds!r}, {task.number}, ITERATION), name='mix', affinity={task.affinity}")
+        words.append(f"args=({kinds!r}, {task.number}, ITERATION), name='mix'")
         lines.append(f"graph.task({', '.join(words)})")
     return "\n".join(lines)
 

@@ -1,6 +1,5 @@
 """Random plans for the tests of the task runtime."""
 
-import dataclasses
 import itertools
 
 import numpy as np
@@ -76,8 +75,8 @@ def cells_plan(*loops, cost):
     return builder.build()
 
 
-def columns(width, steps=1, *, work=0, costs=None, affinity=None):
-    """Independent chains of `steps` updates: loop s updates cell i in block i; that costs costs[i]."""
+def columns(width, steps=1, *, work=0):
+    """Independent chains of `steps` updates: loop s updates cell i in block i."""
     builder = PlanBuilder("columns")
     builder.buffer("cells", (width,), "uint64", role="statistic")
     builder.buffer("trace", (width * steps, 2), "uint64", role="statistic")
@@ -85,8 +84,7 @@ def columns(width, steps=1, *, work=0, costs=None, affinity=None):
         blocks = []
         for i in range(width):
             bounds, updated = (step * width + i, 0, 0, 0, 0, i, i + 1), (update("cells", (i, i + 1)),)
-            home = affinity[i] if affinity else None
-            blocks.append(Block(bounds, updated, flops=100.0 * costs[i] if costs else 0.0, affinity=home))
+            blocks.append(Block(bounds, updated))
         attributes = {"work": work, "fail_iteration": -1, "fail_task": -1}
         builder.loop(f"step{step}", "test_hash", {"cells": "cells", "trace": "trace"}, blocks, attributes=attributes)
     return builder.build()
@@ -185,19 +183,3 @@ def shared_plan(seed, memory="shared"):
     ]
     builder.loop("close", "test_copy", {"out": "out", "in": f"t{num_stages - 1}"}, blocks)
     return builder.build(memory=memory)
-
-
-def hinted(plan, seed):
-    """The plan; two of five blocks ask for a random worker."""
-    rng = np.random.default_rng(seed)
-    loops = tuple(
-        dataclasses.replace(
-            loop,
-            blocks=tuple(
-                dataclasses.replace(b, affinity=int(rng.integers(8)) if rng.random() < 0.4 else None)
-                for b in loop.blocks
-            ),
-        )
-        for loop in plan.loops
-    )
-    return dataclasses.replace(plan, loops=loops)

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from tasking.random_plans import random_plan, shared_plan
 
 from forktask.cython_src.plan.barriers import BARRIERS, barrier_after, record_with_barriers
-from forktask.cython_src.plan.dependences import EDGE_KINDS, record_graph
+from forktask.cython_src.plan.dependences import record_graph
 
 pytestmark = [pytest.mark.timeout(120), pytest.mark.usefixtures("hash_kernel")]
 
@@ -38,11 +38,9 @@ def order_of(num_nodes, source, target, tasks):
         reach = more
 
 
-def unrolled_order(graph, times, without_self):
+def unrolled_order(graph, times):
     """Order of all tasks of `times` iterations of a closed graph."""
-    source, target, token = graph.edges()
-    keep = graph.edge_kind != EDGE_KINDS.index("self") if without_self else np.ones(len(source), bool)
-    source, target, token = source[keep].astype(np.int64), target[keep].astype(np.int64), token[keep]
+    source, target, token = (array.astype(np.int64) for array in graph.edges())
     n = graph.num_nodes
     sources, targets = [], []
     for k in range(times):
@@ -89,4 +87,4 @@ def test_barriers_add_the_order_of_segments_and_nothing_else(seed, shared, barri
         source, target, _ = flat.edges()
         number = np.concatenate([segment + k * (segment[-1] + 1) for k in range(times)])
         expected = order_of(flat.num_nodes, source, target, np.arange(flat.num_tasks)) | (number[:, None] < number)
-        np.testing.assert_array_equal(unrolled_order(graph, times, without_self=False), expected)
+        np.testing.assert_array_equal(unrolled_order(graph, times), expected)

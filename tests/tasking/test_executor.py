@@ -22,9 +22,7 @@ EXECUTORS = {
     "taskgraph-loop": lambda n, **o: TaskGraphExecutor(n, barrier="loop", placement="stealing", **o),
     "taskgraph-phase": lambda n, **o: TaskGraphExecutor(n, barrier="phase", **o),
     "taskiter-partitioned": lambda n, **o: TaskIterExecutor(n, placement="partitioned", **o),
-    "taskiter-unrolled": lambda n, **o: TaskIterExecutor(
-        n, unroll=3, slots=2, priority="path", placement="stealing", **o
-    ),
+    "taskiter-unrolled": lambda n, **o: TaskIterExecutor(n, unroll=3, slots=2, placement="stealing", **o),
     "taskiter-unrolled-partitioned": lambda n, **o: TaskIterExecutor(n, unroll=4, **o),
     "taskiter-stealing": lambda n, **o: TaskIterExecutor(n, placement="stealing", **o),
 }

@@ -1,67 +1,19 @@
-"""Priorities, places and affinity: they move tasks, never results."""
+"""Places and the order of programs; memory of graphs."""
 
 import time
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
-from tasking.random_plans import cells_plan, columns, hinted, kinds_plan, random_plan
-from tasking.test_executor import assert_same, content, serial_content
+from tasking.random_plans import cells_plan
 
 from forktask.cython_src.binding.bind import bind
 from forktask.cython_src.graphs.task_bench import task_bench
-from forktask.cython_src.plan.dependences import by_priority, record_graph, remaining_path
+from forktask.cython_src.plan.dependences import record_graph
 from forktask.forkjoin.executor import ForkJoinExecutor
-from forktask.tasking.executor import TaskGraphExecutor, TaskIterExecutor
+from forktask.tasking.executor import TaskIterExecutor
 from forktask.tasking.runtimes import program_order
 
 pytestmark = [pytest.mark.timeout(120), pytest.mark.usefixtures("hash_kernel")]
-
-
-@pytest.mark.parametrize("placement", ["stealing", "partitioned"])
-@pytest.mark.parametrize("executor", [TaskGraphExecutor, TaskIterExecutor])
-def test_hints_change_no_result(executor, placement):
-    """Check random plans with priorities and hints, in serial order's bits."""
-
-    @settings(max_examples=40, suppress_health_check=list(HealthCheck))
-    @given(seed=st.integers(0, 2**32), num_threads=st.integers(1, 6), iterations=st.integers(1, 8))
-    def check(seed, num_threads, iterations):
-        plan = (random_plan, kinds_plan)[seed % 2](seed)
-        bound = bind(hinted(plan, seed))
-        priority = ("auto", "newest", "path", "plan")[seed % 4]
-        with executor(num_threads, placement=placement, priority=priority) as made:
-            made.prepare(bound)
-            made.run(iterations)
-        assert_same(content(bound), serial_content(plan, [(iterations,)]))
-
-    check()
-
-
-@settings(max_examples=40)
-@given(seed=st.integers(0, 2**32), closed=st.booleans())
-def test_remaining_paths_are_the_longest(seed, closed):
-    """Check against a recursive definition, joins included, and that ordering successors keeps every edge."""
-    plan = random_plan(seed)
-    graph = record_graph(plan.accesses, closed=closed, edge_kinds=True)
-    cost = np.random.default_rng(seed).exponential(1, plan.num_tasks)
-    source, target, token = graph.edges()
-    after = {v: [] for v in range(graph.num_nodes)}
-    for s, t, k in zip(source.tolist(), target.tolist(), token.tolist(), strict=True):
-        if not k:
-            after[s].append(t)
-
-    def longest(v):
-        return (cost[v] if v < plan.num_tasks else 0) + max(map(longest, after[v]), default=0)
-
-    path = remaining_path(graph, cost)
-    np.testing.assert_allclose(path, [longest(v) for v in range(graph.num_nodes)])
-    ordered = by_priority(graph, path)
-    edges = [sorted(zip(*(a.tolist() for a in (*g.edges(), g.edge_kind)), strict=True)) for g in (graph, ordered)]
-    assert edges[0] == edges[1]
-    for v in range(graph.num_nodes):
-        begin, split = ordered.successor_offsets[v], ordered.successor_split[v]
-        assert (np.diff(path[ordered.successors[begin:split]]) >= 0).all()
 
 
 @pytest.mark.parametrize(
@@ -84,17 +36,6 @@ def programs(plan, num_threads, **options):
     with TaskIterExecutor(num_threads, **options) as executor:
         executor.prepare(bind(plan))
         return [p.tolist() for p in executor._runtime.programs()]
-
-
-def test_the_longest_path_goes_first():
-    """Check one program: of four chains, the one with the most work left always has the next task."""
-    assert programs(columns(4, 2, costs=[1e6, 3e6, 2.1e6, 1.7e6]), 1, priority="path")[0] == [1, 2, 3, 5, 6, 0, 7, 4]
-    assert programs(columns(4, 2, costs=[1e6, 3e6, 2.1e6, 1.7e6]), 1)[0] == [0, 4, 1, 5, 2, 6, 3, 7]
-
-
-def test_program_order_is_the_plans():
-    """Check `priority=plan`: one program in the order in which tasks stand in the plan."""
-    assert programs(columns(4, 2, costs=[1e6, 3e6, 2.1e6, 1.7e6]), 1, priority="plan")[0] == [*range(8)]
 
 
 ROWS = [(2 * row, 2 * row + 2) for row in range(8)]
@@ -129,13 +70,6 @@ def test_a_chain_goes_first_where_a_simulated_run_is_shorter():
     plan = cells_plan([(cell, cell + 1) for cell in range(8)], *[[(8, 9)]] * 4, cost=[1, 2, 2, 2, 2])
     begins = {order: [program[0] for program in programs(plan, 2, priority=order)] for order in ("newest", "auto")}
     assert begins["newest"] == [0, 4] and 8 in begins["auto"]
-
-
-def test_tasks_have_the_home_they_ask_for():
-    """Check programs and hints beyond the number of workers."""
-    assert programs(columns(4, costs=[1e6] * 4, affinity=[1, 0, 3, 2]), 2) == [[1, 3], [0, 2]]
-    assert programs(columns(4, costs=[1e6] * 4, affinity=[1, 1, 1, 1]), 2) == [[], [0, 1, 2, 3]]
-    assert columns(2).affinity is None
 
 
 def test_ordering_programs_takes_time_in_proportion_to_threads():

@@ -35,10 +35,10 @@ KERNEL(hash_chain)
 #define CELL                8 /* numbers in a cell */
 
 /* The work of a task: 16 threads do what 16 vector lanes do on the CPU, so that a unit is the same 32 operations. */
-__device__ inline void bench_work(int kernel, int units, int imbalance_percent, unsigned long long seed)
+__device__ inline void bench_work(int kernel, int units, unsigned long long seed)
 {
     if (kernel == WORK_LOAD_IMBALANCE)
-        units -= (int)((double)units * 0.01 * imbalance_percent * (double)(mix(seed + 1) >> 11) * 0x1p-53);
+        units -= (int)((double)units * (double)(mix(seed + 1) >> 11) * 0x1p-53);
     if ((kernel == WORK_COMPUTE || kernel == WORK_LOAD_IMBALANCE) && threadIdx.x < WORK_LANES) {
         double value = 1.0 + threadIdx.x;
         for (int k = 0; k < units; k++)
@@ -76,10 +76,10 @@ KERNEL_OF(task_bench, task_bench_1)
             own[1] = iteration;
         }
     }
-    bench_work(a.kernel, a.work, a.imbalance_percent, (unsigned long long)(iteration * width * a.steps + task));
+    bench_work(a.kernel, a.work, (unsigned long long)(iteration * width * a.steps + task));
 }
 
 KERNEL(replica)
 {
-    bench_work(a.kernel, block_bounds(a).work, 0, 0);
+    bench_work(a.kernel, block_bounds(a).work, 0);
 }

@@ -101,7 +101,7 @@ def task_bench_kernel(int num_ranges):
     return register(KernelSpec(
         name=f"task_bench_{num_ranges}",
         operands=("cells",),
-        integers=("kernel", "work", "step", "steps", "width", "imbalance_percent", "check"),
+        integers=("kernel", "work", "step", "steps", "width", "check"),
         bounds=("point", *ranges),
         reference=task_bench_reference,
         address=<uintptr_t> task_bench_block,
@@ -112,7 +112,7 @@ def task_bench_kernel(int num_ranges):
 
 cdef int replica_block(const void *args, Py_ssize_t block, const TaskContext *context) noexcept nogil:
     cdef replica_args a = read_replica(args, block)
-    task_bench_work(a.kernel, a.work, 0, 0, NULL)
+    task_bench_work(a.kernel, a.work, 0, NULL)
     return 0
 
 
@@ -160,6 +160,6 @@ def time_work(int kernel, int64_t work, int64_t repetitions):
     with nogil:
         start = forktask_now_ns()
         for k in range(repetitions):
-            task_bench_work(kernel, work, 0, k, <char *> address)
+            task_bench_work(kernel, work, k, <char *> address)
         stop = forktask_now_ns()
     return (stop - start) * 1e-9

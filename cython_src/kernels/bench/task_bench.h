@@ -17,7 +17,7 @@
 
 enum { TASK_BENCH_EMPTY, TASK_BENCH_COMPUTE, TASK_BENCH_MEMORY, TASK_BENCH_LOAD_IMBALANCE, TASK_BENCH_BUSY_WAIT };
 /* Order of the integer attributes. */
-enum { TB_KERNEL, TB_WORK, TB_STEP, TB_STEPS, TB_WIDTH, TB_IMBALANCE_PERCENT, TB_CHECK };
+enum { TB_KERNEL, TB_WORK, TB_STEP, TB_STEPS, TB_WIDTH, TB_CHECK };
 
 #define TASK_BENCH_CELL       8 /* int64 numbers in a cell */
 #define TASK_BENCH_LANES      16
@@ -50,12 +50,11 @@ static void task_bench_compute(int64_t units)
         __asm__ volatile("" : : "m"(a[i])); /* the values are used, as far as the compiler knows */
 }
 
-static void task_bench_work(int64_t kernel, int64_t units, int64_t imbalance_percent, uint64_t seed, char *scratch)
+static void task_bench_work(int64_t kernel, int64_t units, uint64_t seed, char *scratch)
 {
     switch (kernel) {
     case TASK_BENCH_LOAD_IMBALANCE:
-        units -= (int64_t)((double)units * 0.01 * (double)imbalance_percent * (double)(task_bench_mix(seed + 1) >> 11) *
-                           0x1p-53);
+        units -= (int64_t)((double)units * (double)(task_bench_mix(seed + 1) >> 11) * 0x1p-53);
         /* fall through */
     case TASK_BENCH_COMPUTE:
         task_bench_compute(units);
@@ -106,8 +105,8 @@ static int task_bench_block(const void *record, ptrdiff_t block, const TaskConte
         own[0]++;
         own[1] = iteration;
     }
-    task_bench_work(with[TB_KERNEL], with[TB_WORK], with[TB_IMBALANCE_PERCENT],
-                    (uint64_t)(context->iteration * width * steps + task), (char *)context->scratch);
+    task_bench_work(with[TB_KERNEL], with[TB_WORK], (uint64_t)(context->iteration * width * steps + task),
+                    (char *)context->scratch);
     return 0;
 }
 

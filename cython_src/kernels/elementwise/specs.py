@@ -17,5 +17,5 @@ KERNELS = {
     "rows_activation": takes("input output", "features activation", bounds="r0 r1"),
     "rows_activation_backward": takes("gradient values output", "features activation", bounds="r0 r1"),
     "rows_add": takes("first second output", "features", bounds="r0 r1"),
-    "reduction_fill": takes("out", "dtype operation n1 n2 n3 copies?", bounds=BOUNDS),
+    "reduction_fill": takes("out", "dtype n1 n2 n3 copies?", bounds=BOUNDS),
 }

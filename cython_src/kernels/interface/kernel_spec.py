@@ -141,7 +141,7 @@ class KernelSpec:
         for given in bounds:
             named = Bounds(given if isinstance(given, Mapping) else zip(self.bounds, given, strict=True))
             touched = self.regions(attributes, named, shapes)
-            accesses = tuple([Access(kind, operands[name], box, operation) for kind, name, box, operation in touched])
+            accesses = tuple([Access(kind, operands[name], box) for kind, name, box in touched])
             flops, size = self.cost(attributes, named, shapes) if self.cost else (0.0, None)
             if size is None:
                 size = float(sum(buffers[access.buffer].bytes_of(access.box) for access in accesses))

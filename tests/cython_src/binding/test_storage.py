@@ -81,7 +81,7 @@ def test_guards_notice_writes_outside():
 
 
 def cut_plan(memory="full"):
-    """Two loops of six blocks over rows, the second the other way round, and one that asks for a worker."""
+    """Two loops of six blocks over rows, the second the other way round, and one of one block."""
     builder = PlanBuilder("cut")
     for name in "xy":
         builder.buffer(name, (6, 4), role="temporary")
@@ -89,7 +89,7 @@ def cut_plan(memory="full"):
     rows = [(k, k + 1) for k in range(6)]
     builder.loop("x", "k", {"y": "x"}, [Block((), (write("x", row),)) for row in rows])
     builder.loop("y", "k", {"x": "x", "y": "y"}, [Block((), (update("x", r), write("y", r))) for r in reversed(rows)])
-    builder.loop("w", "k", {"x": "x", "w": "w"}, [Block((), (read("x"), update("w", (2, 6))), affinity=5)])
+    builder.loop("w", "k", {"x": "x", "w": "w"}, [Block((), (read("x"), update("w", (2, 6))))])
     return builder.build(memory)
 
 

@@ -114,7 +114,7 @@ def test_schedules_keep_dependences_and_run_each_task_once(seed, threads, model)
         assert (mine[0][1:] >= mine[1][:-1] - 1e-9).all()
 
 
-@pytest.mark.parametrize("model", ["forkjoin", *TASKS, "taskiter:priority=path"])
+@pytest.mark.parametrize("model", ["forkjoin", *TASKS])
 def test_one_worker_runs_the_blocks_in_the_executors_order(model):
     """Check the order of three iterations on one worker against the executor's event log."""
     plan = task_bench("stencil_1d", 7, 5, kernel="empty")
