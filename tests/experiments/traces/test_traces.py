@@ -26,10 +26,9 @@ from forktask.experiments.analysis.losses import (
     had_cpus,
     is_undisturbed,
     losses_of,
-    region_free_factors,
 )
 from forktask.experiments.analysis.sweep import chosen
-from forktask.experiments.analysis.windows import LogWindow, first_early_block, typical
+from forktask.experiments.analysis.windows import LogWindow, typical
 from forktask.experiments.events.event_states import STATE_DTYPE, STATES
 from forktask.experiments.events.events import EventLog, write_events
 from forktask.experiments.report.files import draw_folder, write_trace_files
@@ -99,17 +98,6 @@ def test_the_window_shown_is_of_median_length(iterations, shown):
     assert typical(log, iterations).passes == shown
 
 
-def test_a_block_that_began_before_its_predecessor_ended_is_named(logs):
-    """Check it of the last of two passes, through a dependence on the pass before, and that no model's run has one."""
-    assert [first_early_block(log) for log in logs] == [""] * len(logs)
-    times = [(0, 0, 30), (1, 40, 60), (0, 55, 70), (1, 65, 90)]  # a[0] of iteration 1 waits for b[0] of iteration 0
-    log = handmade(rows=[(0, "running", 0, *row) for row in times])
-    log.events["iteration"] = [0, 0, 1, 1]
-    log.about["iterations"] = 2
-    text = "a[0] of iteration 1 began 5 ns before b[0] of iteration 0, on which it depends, had ended"
-    assert first_early_block(log) == text
-
-
 def test_each_event_falls_into_one_class():
     """Check the losses of a hand-made log with all classes, by phase and layer, and against a serial log."""
     log = handmade(rows=HANDMADE)
@@ -132,7 +120,6 @@ def test_losses_sum_to_threads_times_wall_exactly(logs):
         assert sum(losses.total_ns.values()) == losses.log.about["threads"] * losses.log.wall_ns
         factors = losses.factors()
         assert np.prod([factors[name] for name in FACTORS]) == pytest.approx(factors["global_efficiency"])
-        assert np.prod([*region_free_factors(losses.total_ns).values()]) == pytest.approx(factors["global_efficiency"])
         assert losses.against_serial
     assert result[0].total_ns["inflation"] == pytest.approx(0, abs=20)  # its own speed, but for rounding
     text = as_text(result)
