@@ -147,12 +147,6 @@ class Trace(Result, InFolder):
             return f"{self.title}. {super().caption(name)}"
         return gantt_caption([typical(log, iterations) for log in self.logs], self.title)
 
-    def write_report(self) -> Path:
-        """Write the page report.html, as `Comparison.write_report`."""
-        from ..report.files import write_report
-
-        return write_report(self.folder)
-
 
 @takes(TraceSettings, names=ARGUMENTS)
 def trace(
