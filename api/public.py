@@ -21,7 +21,6 @@ from .experiments.commands.metg import metg
 from .experiments.commands.simulate import Simulation, simulate
 from .experiments.commands.trace import Trace, trace
 from .experiments.commands.train import train
-from .experiments.commands.tune import tune
 from .experiments.events.events import EventLog, read_events
 from .experiments.peers.from_torch import from_torch
 from .experiments.peers.torch_check import TorchCheck, check_against_torch
@@ -63,7 +62,6 @@ __all__ += [  # noqa: RUF022
     "trace",
     "Trace",
     "metg",
-    "tune",
     "info",
     "train",
     "evaluate",

@@ -246,7 +246,7 @@ def test_a_trace_has_logs_tables_and_figures(tmp_path):
     for wrong in ({"column": "triple"}, {"iterations": 0}):
         with pytest.raises(ft.UsageError, match=next(iter(wrong))):
             trace.figure(**wrong)
-    assert "taskiter" in str(trace) and "taskiter" in trace._repr_html_() and trace.write_report().exists()
+    assert "taskiter" in str(trace) and "taskiter" in trace._repr_html_()
     assert len(ft.diagnose(trace).cases) == 3  # the plan, and each log
     assert ft.Trace(trace.folder).table.equals(trace.table)
 
@@ -304,14 +304,6 @@ def evaluated(folder):
             ["stencil_1d"],
             "stencil_1d, 2 x 2 tasks per iteration",
         ),
-        (
-            lambda folder: ft.tune(
-                "lenet5", models="serial", threads=1, budget=2, seconds=0.01, batch=4, out=folder / "tune"
-            ),
-            {"model", "granularity", "step_time_s"},
-            [],
-            "compare with: forktask compare --network lenet5 --batch 4",
-        ),
         (lambda folder: ft.info(), {"topic", "text"}, [], "for measuring"),
         (
             lambda folder: ft.train(
@@ -328,7 +320,7 @@ def evaluated(folder):
             "lenet5 on 6 samples of synthetic:64, batch 4, serial on 1 thread: median of 2 passes",
         ),
     ],
-    ids=["metg", "tune", "info", "train", "evaluate"],
+    ids=["metg", "info", "train", "evaluate"],
 )
 def test_each_command_is_a_function_with_a_table(make, columns, figures, printed, tmp_path, monkeypatch):
     """Check table, figures, captions and text of each, and that another figure or setting is refused."""
@@ -494,11 +486,9 @@ def test_the_way_to_continue_can_be_pasted(monkeypatch, tmp_path):
     from forktask.experiments.metg import metg as metg_module
 
     monkeypatch.setattr(metg_module, "measure_metg", also)
-    monkeypatch.setattr(measuring, "measure_comparison", also)
     for function, chosen in (
         (ft.metg, {"pattern": ["fft", "no_comm"], "models": "taskiter", "threads": 2, "width": 4, "quick": True}),
         (ft.metg, {"network": "lenet5", "batch": np.int64(8), "threads": "cores"}),
-        (ft.tune, {"network": "lenet5", "threads": (1, 2), "batch": 8, "budget": 3, "seconds": 0.1}),
     ):
         with pytest.raises(Interrupted):
             function(**chosen, out=tmp_path / "r")

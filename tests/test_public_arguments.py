@@ -120,14 +120,14 @@ def samples():
         for name in module.__all__:
             value = getattr(module, name)
             elsewhere = (ft.BoundPlan, ft.from_torch, ft.check_against_torch)  # the last two need PyTorch
-            elsewhere += (ft.info, ft.tune)  # what they take would be measured
+            elsewhere += (ft.info,)  # what they take would be measured
             made_here = value in elsewhere or (inspect.isclass(value) and issubclass(value, BaseException))
             if callable(value) and not made_here:
                 result[f"{module.__name__}.{name}"] = value
     return result
 
 
-WITH_SETTINGS = ("evaluate", "lower", "metg", "train", "tune")  # whose `**` is tested too
+WITH_SETTINGS = ("evaluate", "lower", "metg", "train")  # whose `**` is tested too
 METHODS = {
     "Network": network,
     "Executor": prepared,
@@ -217,7 +217,6 @@ def nothing_is_measured(monkeypatch, tmp_path):
     ("call", "sentence"),
     [
         (lambda: ft.metg(widht=3), "got 'widht'"),
-        (lambda: ft.tune(budget=1), "budget.* got 1"),
         (lambda: ft.Dropout("d", 1.0), "rate.* got 1.0"),
         (lambda: ft.Conv2d("c", 0), "out_channels.* got 0"),
         (lambda: ft.ReLU(""), "name.* got ''"),
@@ -226,7 +225,6 @@ def nothing_is_measured(monkeypatch, tmp_path):
         (lambda: ft.metg([]), "must have one at least"),
         (lambda: ft.metg(network="lenet5", steps=4), "--steps is an option of Task Bench graphs"),
         (lambda: ft.metg("trivial", radix=2), "--radix is for the patterns"),
-        (lambda: ft.tune(granularity="images=8"), "leave it out"),
         (lambda: ft.info().figure("x"), "there is none"),
         (lambda: ft.executor("taskiter", threads=2, cpus=[0, 0, 0]), "for each of 2 threads"),
         (lambda: ft.run("lenet5", batch=2, algorithms="weights:16x256x256x8x8=direct"), "of these plans"),

@@ -146,17 +146,6 @@ class Losses:
         return {**result, "global_efficiency": total["useful"] / sum(total.values())}
 
 
-def region_free_factors(total: dict[str, int]) -> dict[str, float]:
-    """Return StarPU's product, which needs no regions: task, runtime and pipeline efficiency, from `Losses.total_ns`.
-
-    Useful time over running time; running time over that with the runtime's (scheduling is a part of it here); both
-    over all time of the threads.
-    """
-    running = total["useful"] + total["inflation"]
-    busy = running + total["runtime"]
-    return {"task": total["useful"] / running, "runtime": running / busy, "pipeline": busy / sum(total.values())}
-
-
 def classes_of(events: np.ndarray) -> np.ndarray:
     """Return the class of each event: a number in the order of `LOSSES`; running time counts as useful."""
     state, cause = events["state"], events["cause"]
@@ -281,9 +270,6 @@ def as_table(result: Sequence[Losses]) -> pd.DataFrame:
 def as_text(result: Sequence[Losses]) -> str:
     """Return a table of wall time per iteration by class, and the efficiency as a product."""
     rows = [{"log": losses.log.title, **row} for losses, row in zip(result, as_rows(result), strict=True)]
-    without_regions = [
-        {**row, **region_free_factors(losses.total_ns)} for losses, row in zip(result, rows, strict=True)
-    ]
     title, product = text_column("log", "model"), number_column("global_efficiency", "product", 3)
     times = [time_column(f"{name}_s", loss.label) for name, loss in LOSSES.items()]
     factors = [number_column(name, digits=3) for name in FACTORS]
@@ -293,10 +279,5 @@ def as_text(result: Sequence[Losses]) -> str:
         "",
         "As a product (peeled off threads x time in this order):",
         *text_table((title, *factors, product), rows),
-        "",
-        "As StarPU's product, without regions:",
-        *text_table(
-            (title, *(number_column(n, digits=3) for n in ("task", "runtime", "pipeline")), product), without_regions
-        ),
     ]
     return "\n".join([*lines, *remarks(result)])

@@ -17,12 +17,10 @@ from ..results.rows import Loop
 from ..subjects.models import SERIAL, ModelSpec
 from ..tables.numbers import plural
 from .accounting import busy_by, shown_profiles
-from .costs import counter_table
 from .names import model_label
 from .sweep import Point, Sweep, kept
 
 ARITHMETIC, MEMORY = "arithmetic", "memory"
-LINE_BYTES = 64  # that a miss of the last level fetches
 EXPLAINED = 1.25  # times the floor, above which a step is not said to be bound by it
 MOST_NAMED = 3  # kernels that explain the rest
 
@@ -127,22 +125,8 @@ def bound_sentences(sweep: Sweep, plan_id: str) -> list[str]:
     return sentences + unexplained(sweep, plan_id)
 
 
-def measured_step(sweep: Sweep, plan_id: str) -> dict[str, float]:
-    """Return of the serial step by hardware counters: intensity (FLOP for each byte fetched from memory), flops_per_s,
-    bytes_per_s and per_cycle (instructions); empty where the machine has not all of them."""
-    table = counter_table(sweep)
-    rows = table[(table["plan_id"] == plan_id) & (table["model"] == SERIAL)] if len(table) else table
-    time_s = sweep.times.time((plan_id, SERIAL, 1)).value
-    for row in rows.to_dict("records"):
-        fetched, flops = row["llc_misses"] * LINE_BYTES, sum(loop.flops for loop in sweep.plans[plan_id].loops)
-        if fetched > 0 and math.isfinite(time_s) and math.isfinite(row["per_cycle"]):
-            rates = {"flops_per_s": flops / time_s, "bytes_per_s": fetched / time_s}
-            return {"intensity": flops / fetched, **rates, "per_cycle": row["per_cycle"]}
-    return {}
-
-
 def unexplained(sweep: Sweep, plan_id: str) -> list[str]:
-    """Say which kernels hold the time that the floor does not explain, and what counters measured, if there are any."""
+    """Say which kernels hold the time that the floor does not explain."""
     table = roofline_table(sweep, plan_id)
     if not len(table) or table["time_s"].isna().any() or table["time_s"].sum() < EXPLAINED * table["floor_s"].sum():
         return []
@@ -151,16 +135,8 @@ def unexplained(sweep: Sweep, plan_id: str) -> list[str]:
         f"{row['kernel']}, {row['phase']} ({over[place] / over.sum():.0%}, {1 / row['roof']:.1f} times its floor)"
         for place, row in table.loc[over.nlargest(MOST_NAMED).index].iterrows()
     ]
-    result = measured_step(sweep, plan_id)
-    if result:
-        share = result["bytes_per_s"] / sweep.rates(1)[1]
-        why = (
-            f"Counters: {result['per_cycle']:.2f} instructions per cycle, and {share:.0%} of memory's bandwidth, so "
-            f"the rest is {'waiting for memory' if share > 0.5 else 'slow instructions, or data from caches'}."
-        )
-    else:
-        why = "Without hardware counters it is not known whether these wait for caches or run slow instructions."
     return [
         f"The floor does not explain the step: perfect kernels would take it, these take {over.sum() * 1e3:.3g} ms "
-        f"more (serial), most in {'; '.join(named)}. {why}"
+        f"more (serial), most in {'; '.join(named)}. Only hardware counters tell whether these wait for caches or run "
+        f"slow instructions."
     ]

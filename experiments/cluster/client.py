@@ -6,13 +6,12 @@ repetitions of what the estimator has not decided within 1 %, until all is or th
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
-from ..results.folder import CHANGEABLE, Results, ResultsWriter, check_same, new_run, read_results, read_rows
-from ..results.rows import AnyRow, FailureRow, MachineRow, PlanRow, RoundsRow, RunRow
+from ..results.folder import CHANGEABLE, Results, ResultsWriter, check_same, new_run, read_results
+from ..results.rows import AnyRow, FailureRow, RoundsRow, RunRow
 from ..sweep.configuration import Configuration, Shard
 from ..sweep.expected import plan_row
 from ..sweep.shards import missing_shards
@@ -24,44 +23,7 @@ MOST_TIMES = 3  # that a shard is given out; one that was lost as often becomes 
 
 Keep = Callable[[Iterable[AnyRow]], object]
 Show = Callable[[int, int, int], None]
-
-
-class Names(Results):
-    """What the client keeps of a folder: rows of nodes and plans, and names and sums of all others.
-
-    Attributes
-    ----------
-    measured : int
-        Repetitions of which something was measured in turns.
-    spent_s : float
-        Of the nodes, in turns.
-    """
-
-    def __init__(self, path: Path):
-        super().__init__(path)
-        self.measured, self.spent_s = 0, 0.0
-        self._finished: set[tuple[str, str, int]] = set()
-        self._settled: set[str] = set()
-
-    def add(self, row: AnyRow) -> None:
-        """Take in a row."""
-        if isinstance(row, RunRow | MachineRow | PlanRow):
-            self.rows.append(row)
-        elif isinstance(row, RoundsRow):
-            self.measured = max(self.measured, row.repetition + 1)
-            self.spent_s += sum(row.wall_s)
-        else:
-            one = Results(self.path, [row])
-            self._finished |= {(kind, sys.intern(config_id), k) for kind, config_id, k in one.finished()}
-            self._settled |= one.settled()
-
-    def finished(self) -> set[tuple[str, str, int]]:
-        """See `Results`."""
-        return self._finished
-
-    def settled(self) -> set[str]:
-        """See `Results`."""
-        return self._settled
+Undecided = Callable[[Results], set[str] | None]
 
 
 class Engine(Protocol):
@@ -90,9 +52,7 @@ class Engine(Protocol):
         """
 
 
-def measure_on(
-    engine: Engine, configuration: Configuration, out_dir: str, *, undecided: Callable[[Results], set[str] | None]
-) -> Results | None:
+def measure_on(engine: Engine, configuration: Configuration, out_dir: str, *, undecided: Undecided) -> Results | None:
     """Measure a sweep on a cluster; every row is in the folder before the next is asked for, but those of a generation
     that broke off: it is given out again, and kept at the end where it never came whole.
 
@@ -114,23 +74,20 @@ def measure_on(
     """
     for plan_id, plan in {point.plan_id: point.plan for point in configuration.points()}.items():
         plan_row(plan_id, plan)
-    with ResultsWriter(out_dir, Names) as writer:
+    with ResultsWriter(out_dir) as writer:
         for run in writer.results.of(RunRow)[-1:]:
             check_configuration(run.config, configuration, out_dir)
-        joined, failed = Joined(writer, before=read_rows(out_dir, [])), set()
+        joined, failed = Joined(writer), set()
 
         def keep(rows: Iterable[AnyRow]) -> None:
             rows = list(rows)
             joined.add(rows)
             failed.update((row.config_id, row.repetition) for row in rows if isinstance(row, FailureRow))
 
-        def still_open() -> set[str] | None:
-            return undecided(read_results(out_dir))  # all rows, for this question alone
-
         try:
             engine.fetch(keep)
             failed.clear()  # by an earlier client: what may be mended is tried again
-            while shards := next_shards(configuration, writer.results, still_open, failed):
+            while shards := next_shards(configuration, writer.results, undecided, failed):
                 with ProgressBar(len(shards), "measuring") as bar:
 
                     def show(running: int, queued: int, lost: int, shards=shards, bar=bar) -> None:
@@ -154,7 +111,7 @@ def check_configuration(config: Mapping[str, Any], configuration: Configuration,
 
 
 def next_shards(
-    configuration: Configuration, results: Names, undecided: Callable[[], set[str] | None], failed: set[tuple[str, int]]
+    configuration: Configuration, results: Results, undecided: Undecided, failed: set[tuple[str, int]]
 ) -> list[Shard]:
     """Return the shards of the next round: none when all is measured or decided, or the budget is spent.
 
@@ -172,10 +129,11 @@ def next_shards(
 
     if not budget_s:
         return missing(configuration.measure.repeats)
-    if (first := missing(ROUND)) and results.measured <= ROUND:
+    rounds = results.of(RoundsRow)
+    measured = max((row.repetition + 1 for row in rounds), default=0)  # generations
+    if (first := missing(ROUND)) and measured <= ROUND:
         return first
-    wanted = undecided()
-    measured, spent_s = results.measured, results.spent_s
+    wanted, spent_s = undecided(results), sum(sum(row.wall_s) for row in rounds)
     if wanted is not None and not wanted:
         text = (
             f"every comparison is decided after {measured} generations ({format_seconds(spent_s)} of the nodes' time)"

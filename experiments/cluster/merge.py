@@ -38,16 +38,12 @@ from ..sweep.shards import Answers
 class Joined:
     """Appends what is new of rows of one configuration; the first copy of anything wins.
 
-    Kept in memory, besides what the writer keeps, are names: of nodes, plans, samples and profiles.
-
     Parameters
     ----------
     writer : ResultsWriter
         Or what has its `results`, `start` and `append`.
     remedy : str
         What to do about rows of another configuration.
-    before : iterable of Row
-        Those that the writer has already, from its file, since it need not keep them.
 
     Attributes
     ----------
@@ -59,14 +55,14 @@ class Joined:
     A generation that broke off waits for `finish`, since another folder or worker may bring it whole.
     """
 
-    def __init__(self, writer: Any, remedy: str = "choose another folder with --out", before: Iterable[AnyRow] = ()):
+    def __init__(self, writer: Any, remedy: str = "choose another folder with --out"):
         self._writer, self._remedy, self.dropped, self._begun = writer, remedy, 0, False
         self._first: RunRow | None = None
         self._known: set[tuple] = set()
         self._loops: dict[str, Any] = {}
         self._answers = Answers(())
         self._broken_off: list[list[AnyRow]] = []
-        for row in before:
+        for row in writer.results.rows:
             self._known.add(_name(row))
             self._answers.checked(row)
             if isinstance(row, RunRow):

@@ -246,14 +246,6 @@ def number_from(least: float, kind: type = int, most: float = MOST) -> Callable[
     return convert
 
 
-def positive(text: str) -> float:
-    """Parse a number of seconds above 0; a type for argparse."""
-    value = number_from(0, float, MOST_SECONDS)(text)
-    if value == 0:
-        raise ArgumentTypeError(f"must be positive, got {text}")
-    return value
-
-
 def thread_count(text: str) -> int:
     """Parse a number of threads; a type for argparse."""
     return number_from(1, most=MOST_THREADS)(text)

@@ -31,10 +31,6 @@ AXES_OF_COMPARE = (*AXES, FUNCTION_ARGUMENTS)
 ARGUMENTS = (*AXES_OF_COMPARE, *(field.name for field in fields(Measure)))  # that `**settings` of compare takes
 
 
-class NothingMeasured(UsageError):
-    """No model could be measured; why not is in the folder's rows, and was printed."""
-
-
 class InFolder(Shown):
     """Base of results that are read from their folder."""
 
@@ -42,7 +38,7 @@ class InFolder(Shown):
 
 
 class Result(Shown):
-    """What `metg`, `tune`, `info`, `train` and `evaluate` return, and base of `Trace`, `Simulation` and `Diagnosis`.
+    """What `metg`, `info`, `train` and `evaluate` return, and base of `Trace`, `Simulation` and `Diagnosis`.
     Printing one prints what the command prints.
 
     Attributes

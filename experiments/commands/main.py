@@ -35,7 +35,6 @@ COMMANDS = {
     "trace": "log what every thread does at every moment of a run",
     "metg": "what a runtime costs per task: METG(50 %%) on Task Bench graphs",
     "plan": "the networks; or a network's plan: loops, FLOPs, bytes by purpose, and a picture of its task graph",
-    "tune": "search the best block sizes of each execution model",
     "check_model": "whether a model, such as a runtime of your own, runs every plan as it must",
     "kernels": "times of a step's kernels on a GPU",
     "gate": "compare the speed of this commit with another one, both built here",

@@ -44,9 +44,6 @@ def add_arguments(parser: ArgumentParser) -> None:
     shared.add_out(
         parser, "metg", "folder for samples, table and figures, new or of the same command, which goes on there"
     )
-    parser.add_argument(
-        "--format", choices=("pdf", "svg", "png"), default="pdf", help="of figures; default: %(default)s"
-    )
     shared.add_json(parser)
 
 
@@ -58,7 +55,6 @@ def metg(
     models: str | Sequence[str] | None = None,
     threads: int | Literal["cores"] | Sequence[int] = "cores",
     out: str | os.PathLike[str] | None = None,
-    format: Literal["pdf", "svg", "png"] = "pdf",
     command: str = "",
     **settings: Any,
 ) -> Result:
@@ -76,8 +72,6 @@ def metg(
         As for `compare`.
     out : path, optional
         Results folder; default: metg/<date and time>.
-    format : {"pdf", "svg", "png"}
-        Of the figures there.
     command : str
         Command that continues the measurement, which the folder names; default: this call.
     **settings
@@ -104,10 +98,10 @@ def metg(
     specs = check_ours(parse_models(chosen))
     if on_gpu := ", ".join(str(spec) for spec in specs if spec.is_gpu):
         raise UsageError(f"metg runs models of the CPU, got {on_gpu}; leave them out")
-    shown = {"network": name, "models": chosen, "threads": threads, "format": format, **settings}
+    shown = {"network": name, "models": chosen, "threads": threads, **settings}
     text = command or call_text("metg", {"pattern": pattern, **shown, "out": str(folder)})
     counts = shared.thread_counts(threads, specs)
-    data = measure_metg(graphs, specs, counts, MetgSettings(**measuring), folder, text, figure_format=format)
+    data = measure_metg(graphs, specs, counts, MetgSettings(**measuring), folder, text)
     by_name: dict[str, list] = {}
     for entry in data["results"]:
         if entry["repeats"]:

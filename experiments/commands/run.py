@@ -147,8 +147,8 @@ def _run_sweep(path: Path | str, arguments: Namespace) -> int:
 
 
 def _measure_on(configuration, arguments: Namespace) -> int:
-    from ..cluster.client import Names, measure_on, next_shards
-    from ..results.folder import ResultsWriter, read_results
+    from ..cluster.client import measure_on, next_shards
+    from ..results.folder import ResultsWriter
     from ..sweep.comparison import judge
     from ..sweep.status import describe_status, undecided
 
@@ -158,12 +158,8 @@ def _measure_on(configuration, arguments: Namespace) -> int:
     again = command_line(out_dir)
     with _engine(configuration, out_dir, again, arguments) as engine:
         if arguments.script:
-
-            def still_open() -> set[str] | None:
-                return undecided(read_results(out_dir))
-
-            with ResultsWriter(out_dir, Names) as writer:
-                shards = next_shards(configuration, writer.results, still_open, set())
+            with ResultsWriter(out_dir) as writer:
+                shards = next_shards(configuration, writer.results, undecided, set())
             print(f"sbatch {engine.write_script(shards)}/batch.sh" if shards else "nothing is missing")
             return 0
         try:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from argparse import ArgumentParser, Namespace
-from pathlib import Path
 from typing import Any
 
 from .arguments import add_json, show
@@ -27,14 +26,10 @@ def call(arguments: Namespace) -> int:
     """Print the status, with --watch until no job is left."""
     from ..cluster.slurm import describe_jobs, jobs_text
     from ..results.folder import read_results
-    from ..studies import running
     from ..sweep.status import describe_status, status_text
 
     while True:
         results = read_results(arguments.folder)
-        if results.is_study:
-            show(arguments, running.describe_status(running.results_of(Path(arguments.folder))), running.status_text)
-            return 0
         if results.rows:
             results.run.check_holds("samples", arguments.folder)
         jobs = describe_jobs(arguments.folder)

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 DESCRIPTION = (
     "Run each model with its event log on and write what every thread did at every moment: running a block, "
     "scheduling, waiting and why, asleep, without a CPU. Leaves a results folder, as compare --trace with one "
-    "generation does: logs, a Gantt picture, losses that add up, and traces for Perfetto, Paraver and ViTE."
+    "generation does: logs, a Gantt picture, losses that add up, and traces for Perfetto and Paraver."
 )
 
 
@@ -146,12 +146,6 @@ class Trace(Result, InFolder):
         if name != "gantt":
             return f"{self.title}. {super().caption(name)}"
         return gantt_caption([typical(log, iterations) for log in self.logs], self.title)
-
-    def write_report(self) -> Path:
-        """Write the page report.html, as `Comparison.write_report`."""
-        from ..report.files import write_report
-
-        return write_report(self.folder)
 
 
 @takes(TraceSettings, names=ARGUMENTS)

@@ -26,7 +26,7 @@ from .numa import nodes_memory, own_bytes_by_node
 from .perf_counters import PerfCounters
 from .proc import parsed, read_fields, read_int, read_text
 from .topology import available_cpus, core_kinds, last_level_cache_bytes, read_caches, read_topology
-from .variables import read_variables, spin_policy
+from .variables import read_variables
 
 PACKAGES = ("numpy", "threadpoolctl", "joblib", "pandas", "matplotlib", "seaborn", "torch", "jax", "cupy", "dask")
 
@@ -43,7 +43,6 @@ VOLATILE = (
     "clock",
     "libraries",
     "variables",
-    "spin_policy",
     "perf_counters",
     "board",
     "core_kinds",
@@ -218,7 +217,6 @@ def collect(root="/", variables=None) -> dict:
             "paranoid": read_int(Path(root, "proc/sys/kernel/perf_event_paranoid")),
         },
         "variables": read_variables(variables),
-        "spin_policy": spin_policy(variables),
         "libraries": loaded_libraries(),
         "gpus": _gpus(root),
         "load_average": load or None,

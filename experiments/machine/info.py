@@ -144,7 +144,6 @@ def _software(environment: dict) -> dict[str, str]:
     return {
         "Libraries": "; ".join(libraries) or "no OpenMP or BLAS library loaded",
         "Variables": _listed((f"{v['name']}={v['value']}" for v in environment["variables"]), "none that matter"),
-        "Waiting": environment["spin_policy"],
         "Counters": _counters(environment["perf_counters"], environment["cpu"]["virtual_machine"]),
         "Build": f"{build['compiler']} {build['compiler_version']}, {build['buildtype']} -O{build['optimization']}, "
         f"-std={build['c_std']}, OpenMP {build['openmp']}, Cython {build['cython']}",

@@ -66,16 +66,3 @@ def read_variables(variables=None) -> list[dict]:
                 kind, effect = "cripples", "OpenMP runs each team with one thread"
             result.append({"name": name, "value": value, "kind": kind, "effect": effect})
     return result
-
-
-def spin_policy(variables=None) -> str:
-    """Say in words what idle OpenMP threads of gcc's runtime do; executors describe forktask's own workers."""
-    variables = os.environ if variables is None else variables
-    if "GOMP_SPINCOUNT" in variables:
-        return f"GOMP_SPINCOUNT={variables['GOMP_SPINCOUNT']}: libgomp spins that many rounds, then sleeps"
-    policy = variables.get("OMP_WAIT_POLICY", "").strip().lower()
-    if policy == "active":
-        return "OMP_WAIT_POLICY=active: libgomp spins practically forever"
-    if policy == "passive":
-        return "OMP_WAIT_POLICY=passive: libgomp sleeps at once"
-    return "default: libgomp spins 300000 rounds (1000 with more threads than CPUs), then sleeps"

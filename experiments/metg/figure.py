@@ -20,15 +20,15 @@ from .table import HALF, format_table
 HALF_NAME = "half: METG(50 %)"
 
 
-def draw_all(table: Mapping[str, Any], folder: Path, kind: str) -> list[Path]:
-    """Draw a figure for each graph, in two widths, with its caption beside it."""
+def draw_all(table: Mapping[str, Any], folder: Path) -> list[Path]:
+    """Draw a figure for each graph as SVG, in two widths, with its caption beside it."""
     paths = []
     for name in dict.fromkeys(graph_name(e["graph"]) for e in table["results"]):
         entries = [e for e in table["results"] if graph_name(e["graph"]) == name and e["repeats"]]
         if not entries:
             continue
         for column, stem in (("single", f"metg_{name}-single"), ("double", f"metg_{name}")):
-            paths.append(save(draw(entries, column), folder / f"{stem}.{kind}"))
+            paths.append(save(draw(entries, column), folder / f"{stem}.svg"))
         text = format_table({**table, "results": entries})
         write_atomically(folder / f"metg_{name}.txt", f"{chart(entries).text}\n\n{text}\n")
     return paths

@@ -68,7 +68,6 @@ def measure_metg(
     settings: MetgSettings,
     folder: Path,
     again: str,
-    figure_format: str = "pdf",
 ) -> dict[str, Any]:
     """Measure all models on all graphs, and return the table of `summarise`.
 
@@ -82,7 +81,6 @@ def measure_metg(
         For samples, table and figures; samples in it are not measured again.
     again : str
         The command that goes on there.
-    figure_format : {"pdf", "svg", "png"}
 
     Raises
     ------
@@ -122,7 +120,7 @@ def measure_metg(
 
     table = summarise(rows)
     write_table(folder / "metg.csv", as_frame(table))
-    for path in draw_all(table, folder, figure_format):
+    for path in draw_all(table, folder):
         say(f"wrote {path}")
     return table
 

@@ -23,7 +23,7 @@ from ..analysis.sweep import Sweep, chosen
 from ..analysis.windows import LogWindow, typical
 from ..events.events import EventLog
 from ..results.files import write_atomically, write_table
-from ..traces.formats import write_paje, write_paraver, write_perfetto
+from ..traces.formats import write_paraver, write_perfetto
 from ..traces.sweep import LOSSES_TABLE, SHOWN, plan_folder
 from . import figures
 from .figures.layers import draw_traced, losses_chart
@@ -184,8 +184,8 @@ def write_trace_files(folder: str | os.PathLike, title: str, logs: Sequence[Even
         rows = as_rows(result)
         caption = f"{title}. {losses_chart(rows, ()).text}\n"
         texts.append(_save(folder, "losses", partial(draw_traced, rows, title=title), caption))
-        for name, write in (("json.gz", write_perfetto), ("prv", write_paraver), ("paje", write_paje)):
-            texts.append(write(folder / f"trace.{name}", exported))
+        texts.append(write_perfetto(folder / "trace.json.gz", exported))
+        texts.append(write_paraver(folder / "trace.prv", exported))
     except OSError as error:
         raise UsageError(f"traces must be writable to {os.fspath(folder)!r}, got: {error.strerror}") from None
     cut = [w.log for w in exported if len(w.passes) * w.log.about["stride"] < w.log.about["iterations"]]

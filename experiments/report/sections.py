@@ -67,7 +67,7 @@ ACCOUNTED = (
     "Floor: what the blocks of the same run allow at best; excess: by how much the run takes longer; per unit: per "
     "barrier, or per task and thread; time / both: over floor and empty kernels together."
 )
-TRACE_FILES = ("gantt.pdf", "losses.pdf", "losses.csv", "trace.json.gz", "trace.prv", "trace.paje")
+TRACE_FILES = ("gantt.pdf", "losses.pdf", "losses.csv", "trace.json.gz", "trace.prv")
 
 NO_ANSWERS = Table("in_short", (), [])
 MOST_OPENING = 3  # plans whose sentence opens the report

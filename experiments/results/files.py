@@ -21,12 +21,10 @@ import numpy as np
 
 from ...cython_src.errors import UsageError
 from ...cython_src.reading import decode_json, home_expanded, open_regular, read_regular
-from ..machine.proc import read_text
 from ..tables.progress import say
 
 LOCK_WAIT_S = 1.0
 NO_LOCKS = (errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP)
-LOCK_OPTIONS = {"lustre": "flock", "nfs": "local_lock=flock"}  # beginning of a file system's type -> mount option
 # How files begin that a user may name for output, and that may take the place of one of their kind alone.
 FIGURE = re.compile(rb"%PDF-|\x89PNG|<\?xml")
 LINES = re.compile(rb'\{"kind": "run"')
@@ -136,27 +134,12 @@ def _lock(descriptor: int, flags: int = 0) -> None:
     except OSError as error:
         if error.errno not in NO_LOCKS:
             raise
-        _say_without_locks(*_file_system(descriptor), error.strerror)
+        _say_without_locks(error.strerror)
 
 
 @cache
-def _say_without_locks(mount: str, kind: str, reason: str) -> None:
-    option = next((option for name, option in LOCK_OPTIONS.items() if kind.startswith(name)), "one that allows flock")
-    say(
-        f"the file system of {mount} ({kind}) has no locks ({reason}): let no two processes write to one folder there, "
-        f"or mount it with the option {option}"
-    )
-
-
-def _file_system(descriptor: int) -> tuple[str, str]:
-    """Return where the file system of an open file is mounted, and its type."""
-    device, result = os.fstat(descriptor).st_dev, ("/", "type unknown")
-    for line in (read_text(Path("/proc/self/mountinfo")) or "").splitlines():
-        left, _, right = line.partition(" - ")
-        fields, kind = left.split()[2:5:2], right.split()[:1]
-        if kind and fields[:1] == [f"{os.major(device)}:{os.minor(device)}"]:
-            result = fields[-1], kind[0]
-    return result
+def _say_without_locks(reason: str) -> None:
+    say(f"the file system of this output has no locks ({reason}): let no two processes write to one folder there")
 
 
 def _is_at(file: io.BufferedWriter, path: Path) -> bool:

@@ -81,10 +81,6 @@ class Results:
     rows: list[AnyRow] = field(default_factory=list)  # in file order
     partial: str = ""  # text of a half-written last line; empty if the file is whole
 
-    def add(self, row: AnyRow) -> None:
-        """Take in a row."""
-        self.rows.append(row)
-
     def of(self, kind: type[T]) -> list[T]:
         """Return all rows of one kind."""
         return [row for row in self.rows if isinstance(row, kind)]
@@ -270,7 +266,7 @@ class ResultsWriter:
     Attributes
     ----------
     results : Results
-        What the folder holds, kept up to date by `append`; of the class that `kind` names.
+        What the folder holds, kept up to date by `append`.
 
     Raises
     ------
@@ -278,7 +274,7 @@ class ResultsWriter:
         The folder cannot be written, holds files of another program, or another process writes to it.
     """
 
-    def __init__(self, out_dir: str | os.PathLike, kind: type[Results] = Results):
+    def __init__(self, out_dir: str | os.PathLike):
         self.out_dir = output_folder(out_dir, SAMPLES)
         self._continued: RunRow | None = None  # written before the next row
         path = self.out_dir / SAMPLES
@@ -289,10 +285,7 @@ class ResultsWriter:
         self._held = ExitStack()
         try:
             self._held.enter_context(locked_file(path))
-            self.results, partial = kind(path), []
-            for row in read_rows(self.out_dir, partial):
-                self.results.add(row)
-            self.results.partial = "".join(partial)
+            self.results = read_results(self.out_dir)
         except BaseException:
             self.close()
             raise
@@ -348,7 +341,7 @@ class ResultsWriter:
             os.fsync(self._fd)
         except OSError as error:
             raise NoRoom(f"rows must fit into {self.out_dir / SAMPLES}, got: {error.strerror}") from None
-        self.results.add(readable)
+        self.results.rows.append(readable)
 
     def close(self) -> None:
         """Release the folder for another writer."""

@@ -1,4 +1,4 @@
-"""From turns to the times that ratios are taken of: the one road of sweeps, peers, tuning, scaling tests and the gate.
+"""From turns to the times that ratios are taken of: the one road of sweeps, peers, scaling tests and the gate.
 
 A group of contestants takes turns in the rounds of a generation. `quiet_times` leaves out the rounds that something
 outside of the contestants disturbed, and the generations for which the host had moved the CPUs.

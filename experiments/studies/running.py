@@ -117,31 +117,6 @@ def results_of(folder: Path) -> StudyResults:
     return found_results(study_of(results.run), results)
 
 
-def describe_status(results: StudyResults) -> dict[str, Any]:
-    """Return how far each run is, how much is missing, and the command that goes on, None at the end."""
-    study, rows = results.study, {run.run_id: row for run, row in results.found}
-    runs = {_named(run): _said(rows[run.run_id]) if run.run_id in rows else "missing" for run in study.trainings()}
-    loading = len(loading_jobs(study)) if study.options.loaders else 0
-    loaded = sum(isinstance(row, LoadingRow) for row in results.loading)
-    missing = len(runs) - len(results.done()) + loading - loaded
-    return {
-        "title": study.title,
-        "runs": runs,
-        "ways_of_loading": {"done": loaded, "of": loading},
-        "missing": missing,
-        "resume": results.run.command if missing else None,
-    }
-
-
-def status_text(status: Mapping[str, Any]) -> str:
-    """Format the result of `describe_status` for a terminal."""
-    lines = [status["title"], *(f"{name}: {text}" for name, text in status["runs"].items())]
-    if loading := status["ways_of_loading"]["of"]:
-        lines.append(f"loading alone: {status['ways_of_loading']['done']} of {loading}")
-    resume = f"{status['missing']} missing. To continue: {status['resume']}"
-    return "\n".join([*lines, resume if status["resume"] else "complete"])
-
-
 def _named(run: Training) -> str:
     return f"{run.label}, seed {run.seed}"
 

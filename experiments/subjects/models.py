@@ -411,7 +411,7 @@ def parse_models(texts: Iterable[ModelSpec | str]) -> tuple[ModelSpec, ...]:
 
 
 def check_ours(specs: Sequence[ModelSpec]) -> Sequence[ModelSpec]:
-    """Return models whose blocks can be logged, tuned or trained with. Raises `UsageError`: one of them is another
+    """Return models whose blocks can be logged or trained with. Raises `UsageError`: one of them is another
     program, with kernels of its own."""
     for spec in specs:
         if spec.is_peer:

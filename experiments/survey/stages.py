@@ -174,4 +174,4 @@ def _measure_metg(out: Path, budget_s: float, command: str) -> None:
     counts, models = core_counts(), default_models()
     repeats = max(1, min(5, int(budget_s / (METG_S * len(models) * len(counts)))))
     graphs = requested_graphs(("stencil_1d",), None, {}, {})
-    measure_metg(graphs, models, counts, MetgSettings(repeats=repeats), out, command, "svg")
+    measure_metg(graphs, models, counts, MetgSettings(repeats=repeats), out, command)

@@ -225,7 +225,7 @@ class Measure(Placement, frozen=True):
         about("of functions: what they return may differ by this share of the largest value; 0: not at all", least=0),
     ] = 0.0
     compare_results: Annotated[bool, about("compare what functions return")] = True
-    tuned: Annotated[str, about("folder of `forktask tune`: each model also takes part at its own granularity")] = ""
+    tuned: Annotated[str, about("folder of a sweep over granularities: each model also takes part at its fastest")] = ""
 
     @property
     def profiles(self) -> int:

@@ -6,13 +6,10 @@ inside of one, such as the loss of its CPU, lies within it. Dependences are flow
 Paraver, in ns: states, blocks and dependences in .prv, their names and colours in .pcf, the threads in .row. Each model
 is an application of its own, so one window shows all of them on one time axis.
 
-Paje, which ViTE and PajeNG read, in ms: containers for models and threads, states, links.
-
 References
 ----------
 "Trace Event Format" (Google, 2016); viewer: https://ui.perfetto.dev. "Paraver: Tracefile Description" (Barcelona
-Supercomputing Center): header, state records (1), event records (2) and communication records (3). L. Schnorr, "Paje
-trace file format" (2014).
+Supercomputing Center): header, state records (1), event records (2) and communication records (3).
 """
 
 from __future__ import annotations
@@ -238,94 +235,3 @@ def _paraver_rows(windows: Sequence[LogWindow]) -> str:
     lines = [f"LEVEL CPU SIZE {len(names)}", *(f"{i}.machine" for i in range(1, len(names) + 1))]
     lines += ["", "LEVEL NODE SIZE 1", "machine", "", f"LEVEL THREAD SIZE {len(names)}", *names]
     return "\n".join(lines) + "\n"
-
-
-# Event -> its number and the fields of its lines, in their order.
-DEFINITIONS = {
-    "PajeDefineContainerType": (0, "Alias Type Name"),
-    "PajeDefineStateType": (1, "Alias Type Name"),
-    "PajeDefineLinkType": (2, "Alias Type StartContainerType EndContainerType Name"),
-    "PajeDefineEntityValue": (3, "Alias Type Name Color"),
-    "PajeCreateContainer": (4, "Time Alias Type Container Name"),
-    "PajeDestroyContainer": (5, "Time Type Name"),
-    "PajeSetState": (6, "Time Type Container Value"),
-    "PajeStartLink": (7, "Time Type Container StartContainer Value Key"),
-    "PajeEndLink": (8, "Time Type Container EndContainer Value Key"),
-}
-KINDS = {"Time": "date", "Color": "color"}  # of fields; the others are strings
-
-
-def write_paje(path: str | os.PathLike, windows: Sequence[LogWindow]) -> str:
-    """Write a trace; return a sentence about what it holds."""
-    path = Path(path)
-    events: list[tuple[float, int, str]] = []
-    texts = []
-    for number, window in enumerate(windows):
-        links, left_out = links_of(window)
-        texts += left_out
-        events += _paje_events(number, window, links)
-    events.sort(key=lambda event: event[:2])
-    end = _ms(max(window.length_ns for window in windows))
-    lines = [*_paje_header(windows), *(line for _, _, line in events)]
-    for number, window in enumerate(windows):
-        threads = [_line("PajeDestroyContainer", end, "T", f"m{number}t{w}") for w in range(window.log.threads)]
-        lines += [*threads, _line("PajeDestroyContainer", end, "M", f"m{number}")]
-    write_atomically(path, "\n".join([*lines, ""]))
-    return "; ".join([f"{path}: {len(events)} events of {len(windows)} models", *texts])
-
-
-def _line(event: str, *values: str) -> str:
-    number, fields = DEFINITIONS[event]
-    texts = [value if name == "Time" else f'"{value}"' for name, value in zip(fields.split(), values, strict=True)]
-    return " ".join([str(number), *texts])
-
-
-def _ms(ns: int) -> str:
-    return f"{ns * 1e-6:.6f}"
-
-
-def _paje_header(windows: Sequence[LogWindow]) -> Iterator[str]:
-    for event, (number, fields) in DEFINITIONS.items():
-        yield f"%EventDef {event} {number}"
-        for name in fields.split():
-            yield f"% {name} {KINDS.get(name, 'string')}"
-        yield "%EndEventDef"
-    yield _line("PajeDefineContainerType", "M", "0", "Model")
-    yield _line("PajeDefineContainerType", "T", "M", "Thread")
-    yield _line("PajeDefineStateType", "S", "T", "State")
-    yield _line("PajeDefineLinkType", "D", "M", "T", "T", "Dependence")
-    yield _line("PajeDefineEntityValue", "dep", "D", "dependence", "0 0 0")
-    for number, (name, color) in enumerate(zip(STATES, STATE_COLORS, strict=True)):
-        if number != RUNNING:
-            parts = " ".join(f"{part / 255:.2g}" for part in color)
-            yield _line("PajeDefineEntityValue", f"s{number}", "S", name, parts)
-    layers = dict.fromkeys(name for window in windows for name in _block_names(window))
-    for number, name in enumerate(layers):
-        hue = number / len(layers)
-        color = " ".join(f"{abs((hue * 6 + shift) % 6 - 3) / 3 * 0.8 + 0.1:.3f}" for shift in (0, 4, 2))
-        yield _line("PajeDefineEntityValue", f"b{name}", "S", name, color)
-    for number, window in enumerate(windows):
-        yield _line("PajeCreateContainer", "0.000000", f"m{number}", "M", "0", str(window.log.model))
-        for worker in range(window.log.threads):
-            yield _line("PajeCreateContainer", "0.000000", f"m{number}t{worker}", "T", f"m{number}", f"thread {worker}")
-
-
-def _block_names(window: LogWindow) -> list[str]:
-    """Value of the state of each loop's blocks: layer and phase."""
-    log = window.log
-    return [f"{layer} {phase}".strip() for layer, phase in zip(layer_of_loops(log), log.loops["phase"], strict=True)]
-
-
-def _paje_events(number: int, window: LogWindow, links: Sequence[Link]) -> Iterator[tuple[float, int, str]]:
-    names, log, origin = _block_names(window), window.log, window.start_ns
-    for start, _stop, _iteration, task, worker, state, cause in window.events.tolist():
-        inside = state == RUNNING and cause != IN_BLOCK
-        value = f"b{names[log.task_loop[task]]}" if inside else f"s{state}"
-        yield (start - origin, 0, _line("PajeSetState", _ms(start - origin), "S", f"m{number}t{worker}", value))
-    for key, link in enumerate(links):
-        for order, event, time, worker in (
-            (1, "PajeStartLink", link.sent, link.sender),
-            (2, "PajeEndLink", link.received, link.receiver),
-        ):
-            place = (f"m{number}", f"m{number}t{worker}")
-            yield time, order, _line(event, _ms(time), "D", *place, "dep", f"m{number}k{key}")

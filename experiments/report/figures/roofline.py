@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import math
 import textwrap
-from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -14,7 +13,7 @@ from matplotlib.patches import Patch
 from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator, PercentFormatter
 
 from ...analysis.names import GRANULARITY, NETWORK, axis_label, value_text
-from ...analysis.roofline import MEMORY, floors_by_phase, measured_step, memory_share, roofline_table
+from ...analysis.roofline import MEMORY, floors_by_phase, memory_share, roofline_table
 from ...analysis.speeds import is_usable
 from ...analysis.sweep import Sweep
 from ...subjects.models import SERIAL
@@ -42,12 +41,9 @@ def roofline(sweep: Sweep, plan_id: str) -> Chart:
     rows = table.to_dict("records")
     data = reference_rows(SERIAL, table["kernel"] + ", " + table["phase"], 1e3 * table["time_s"])
     data = data.assign(floor=1e3 * table["floor_s"], intensity=table["intensity"], bound=table["bound"])
-    counted = measured_step(sweep, plan_id)
 
     def paint_roofs(axis, column: str) -> None:
-        _roofs(axis, sweep, rows, counted, 4 if column == "double" else 2)
-        if counted:
-            axis.plot(counted["intensity"], counted["flops_per_s"] / 1e9, "*", color="0.1", markersize=9, zorder=4)
+        _roofs(axis, sweep, rows, 4 if column == "double" else 2)
 
     def paint_bars(axis, column: str) -> None:
         shown, others = rows[:MOST_KERNELS], rows[MOST_KERNELS:]
@@ -71,25 +67,23 @@ def roofline(sweep: Sweep, plan_id: str) -> Chart:
     panels = [Panel(data, "time in the serial step (ms)", title, paint=paint_bars)]
     if any(row["flops"] for row in rows):
         panels.insert(0, Panel(data[:0], "GFLOP/s", "arithmetic under the roofs, by model", paint=paint_roofs))
-        handles += [mark_handle("*", "0.1", "step, by counters", 7)] if counted else []
     height = max(2.0, 0.16 * min(len(rows), MOST_KERNELS + 1) + 0.5)
     caption = [
         "(a) Kernels with arithmetic, numbered as in (b); lines: one thread's roofs, dotted: caches; area: share of "
         "the serial step. (b) All kernels: floor over time. Operations and bytes are the plan's: a floor is the longer "
-        "of both at peak and bandwidth, and says nothing of why a kernel takes longer.",
-        "Star: the step by hardware counters." if counted else "No counters on this machine.",
+        "of both at peak and bandwidth, and says nothing of why a kernel takes longer."
     ]
     facts = plan_facts(sweep, plan_id)
     return Chart(panels, facts, height=height, widths=(1, 1.1), handles=handles, caption=caption)
 
 
-def _roofs(axis, sweep: Sweep, rows: list[dict[str, Any]], counted: Mapping[str, float], decades: float) -> None:
+def _roofs(axis, sweep: Sweep, rows: list[dict[str, Any]], decades: float) -> None:
     """Draw the roofs of one thread, and a mark for each kernel with arithmetic, its area by its share of the time; an
     axis of more decades than `decades` has a tick for each of them alone."""
     flops_per_s, bytes_per_s = sweep.rates(1)
     ridge = flops_per_s / bytes_per_s
     placed = [row for row in rows if row["flops"] and math.isfinite(row["intensity"])]
-    intensities = [row["intensity"] for row in [*placed, *([counted] if counted else [])]] or [ridge]
+    intensities = [row["intensity"] for row in placed] or [ridge]
     reached = [row["flops"] / row["time_s"] for row in placed] or [flops_per_s]
     low, high = min(*intensities, ridge) / 1.7, max(*intensities, ridge) * 1.7
     x = np.array([low, ridge, high])

@@ -11,13 +11,9 @@ from experiments.synthetic_results import PEAK, sweep_of, synthetic_rows
 
 from forktask.cython_src.lowering.lower import lower
 from forktask.cython_src.networks.registry import get_network, network_names
-from forktask.experiments.analysis.roofline import measured_step, roofline_table, unexplained
+from forktask.experiments.analysis.roofline import roofline_table, unexplained
 from forktask.experiments.analysis.speeds import main_plan
 from forktask.experiments.bounds.bounds import machine_rates, roofline_floor
-from forktask.experiments.report import figures
-
-NO_COUNTERS = {"cycles": None, "instructions": None, "llc_misses": None, "error": "hidden"}
-BANDWIDTH = 18e9  # of the synthetic machine's single thread
 
 
 def test_least_bytes_count_each_region_once():
@@ -84,33 +80,17 @@ def test_threads_that_share_memory_share_the_floor():
     assert np.isnan(machine_rates(*machine, 4)[1]) and np.isnan(machine_rates(None, {}, 1)).all()
 
 
-def test_a_step_far_above_its_floor_is_explained_and_not_asserted():
-    """Check the kernels that are named and their shares, and what hardware counters add: a point and a reason."""
+def test_of_a_step_far_above_its_floor_the_kernels_are_named():
+    """Check the kernel that is named first, and its share."""
     rows = synthetic_rows(repeats=4)
     for row in rows:
         if row["kind"] == "machine":
             row["peak_flops_per_s_1thread"] = 10 * PEAK
             row["bandwidth_bytes_per_s"] = {k: 10 * v for k, v in row["bandwidth_bytes_per_s"].items()}
-    plan_id = main_plan(sweep_of(rows))
-    for row in rows:
-        row |= {"counters": NO_COUNTERS} if row["kind"] == "sample" else {}
-    for fetched, reason in ((None, "Without hardware"), (0.9, "waiting for memory"), (0.01, "slow instructions")):
-        if fetched:
-            counts = {"cycles": 3e6, "instructions": 6e6, "error": ""}
-            for row in rows:
-                if row["kind"] == "sample":  # of 50 steps
-                    misses = fetched * 10 * BANDWIDTH * row["step_time_s"] / 64
-                    row["counters"] = {**counts, "llc_misses": 50 * misses}
-        sweep = sweep_of(rows)
-        table = roofline_table(sweep, plan_id)
-        over = (table["time_s"] - table["floor_s"]).clip(lower=0)
-        (text,) = unexplained(sweep, plan_id)
-        worst = table.loc[over.idxmax()]
-        assert f"{worst['kernel']}, {worst['phase']} ({over.max() / over.sum():.0%}, " in text and reason in text
-        point = measured_step(sweep, plan_id)
-        axis = figures.draw(sweep, "roofline", plan_id).axes[0]
-        stars = [line.get_xydata()[0].tolist() for line in axis.lines if line.get_marker() == "*"]
-        assert stars == ([[point["intensity"], point["flops_per_s"] / 1e9]] if fetched else [])
-        if fetched:
-            assert point["bytes_per_s"] == pytest.approx(fetched * 10 * BANDWIDTH, rel=0.05)
-            assert point["per_cycle"] == 2
+    sweep = sweep_of(rows)
+    plan_id = main_plan(sweep)
+    table = roofline_table(sweep, plan_id)
+    over = (table["time_s"] - table["floor_s"]).clip(lower=0)
+    (text,) = unexplained(sweep, plan_id)
+    worst = table.loc[over.idxmax()]
+    assert f"{worst['kernel']}, {worst['phase']} ({over.max() / over.sum():.0%}, " in text

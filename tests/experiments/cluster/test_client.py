@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 from experiments.synthetic_results import synthetic_rows, typed
 
-from forktask.experiments.cluster.client import ROUND, Names, measure_on, next_shards
+from forktask.experiments.cluster.client import ROUND, measure_on, next_shards
 from forktask.experiments.commands.main import main
-from forktask.experiments.results.folder import ResultsWriter, read_results
+from forktask.experiments.results.folder import Results, ResultsWriter, read_results
 from forktask.experiments.results.rows import FailureRow, MachineRow, SampleRow
 from forktask.experiments.sweep.configuration import Configuration, Grid, Measure
 
@@ -261,14 +261,11 @@ def test_rounds_end_when_all_is_decided_or_the_budget_spent(capsys):
         return result
 
     def asked(results, wanted, failed=()):
-        shards = next_shards(configuration, results, lambda: wanted, set(failed))
+        shards = next_shards(configuration, results, lambda _: wanted, set(failed))
         return [(shard.repetition, {*shard.samples}) for shard in shards]
 
     def results(*some):
-        names = Names(Path("out"))
-        for row in typed([row for part in some for row in part]):
-            names.add(row)
-        return names
+        return Results(Path("out"), list(typed([row for part in some for row in part])))
 
     first = results(rows(range(ROUND), 1.0))
     assert asked(results(), None) == [(k, {serial, tasks}) for k in range(ROUND)]

@@ -33,7 +33,6 @@ LOWERING = {
     "metg": set(),
     "trace": set(),
     "plan": set(),
-    "tune": {"granularity"},
     "kernels": set(),
     "gate": set(),
 }

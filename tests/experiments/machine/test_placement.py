@@ -109,7 +109,7 @@ def test_places_that_there_are_not_are_refused(node):
         Placement(bind="spred")
 
 
-@pytest.mark.parametrize("command", ["compare", "run strong_scaling", "trace", "metg", "tune", "train"])
+@pytest.mark.parametrize("command", ["compare", "run strong_scaling", "trace", "metg", "train"])
 def test_commands_refuse_places_in_one_sentence(command, capsys):
     """Check that every command whose threads are measured has the options, and names a CPU that it may not use."""
     usable = os.sched_getaffinity(0)

@@ -132,7 +132,7 @@ def test_a_tiny_run_prints_and_draws(tmp_path, capsys):
     ]
     serial = table["results"][0]
     assert serial["empty_task_s"]["median"] > 0 and serial["curve"]
-    figures = {f"metg_{p}{ending}" for p in ("fft", "trivial") for ending in (".pdf", "-single.pdf", ".txt")}
+    figures = {f"metg_{p}{ending}" for p in ("fft", "trivial") for ending in (".svg", "-single.svg", ".txt")}
     assert {p.name for p in out.iterdir()} == {"samples.jsonl", "metg.csv", *figures}
     kinds = [json.loads(line)["kind"] for line in (out / "samples.jsonl").read_text().splitlines()]
     assert kinds == ["run"] + ["metg"] * 4

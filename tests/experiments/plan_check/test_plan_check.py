@@ -233,7 +233,6 @@ def test_a_sweep_refuses_and_no_check_lets_pass(program, capsys):
     "command",
     [
         "train --data synthetic:32 --batch 8 --epochs 1 --threads 2 --out trained",
-        "tune --budget 2 --seconds 0.01 --batch 8 --models taskiter --threads 2",
         "trace --batch 8 --models taskiter --threads 2 --seconds 0.01 --out traced",
     ],
     ids=lambda command: command.split()[0],

@@ -129,7 +129,7 @@ def test_a_full_disk_keeps_every_row(room, tmp_path):
         ),
         (
             "metg --quick --models serial --threads 1 --out results",
-            [("metg.csv", 1, "full"), ("metg_stencil_1d.pdf", 1, "SIGKILL"), ("metg_stencil_1d.pdf", 1, "SIGINT")],
+            [("metg.csv", 1, "full"), ("metg_stencil_1d.svg", 1, "SIGKILL"), ("metg_stencil_1d.svg", 1, "SIGINT")],
         ),
     ],
     ids=["compare", "metg"],
@@ -225,7 +225,7 @@ def test_a_file_system_without_locks_is_said_once(error, tmp_path):
     )
     assert done.returncode == 0, done.stderr
     assert sorted(os.listdir(tmp_path)) == ["a", "b"]
-    assert done.stderr.count("\n") == 1 and "has no locks" in done.stderr and "with the option" in done.stderr
+    assert done.stderr.count("\n") == 1 and "has no locks" in done.stderr
 
 
 @pytest.fixture

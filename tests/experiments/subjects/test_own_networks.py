@@ -87,7 +87,6 @@ COMMANDS = [
     "plan --batch 4",
     "train --data synthetic:32 --batch 8 --epochs 1 --threads 1 --model serial --out trained",
     "compare --quick --models serial --threads 1 --no-profile --out compared",
-    "tune --budget 2 --seconds 0.01 --batch 8 --models serial --threads 1",
     "metg --quick --models serial --threads 1 --batch 4",
 ]
 

@@ -5,8 +5,6 @@ import gzip
 import itertools
 import json
 import re
-import shutil
-import subprocess
 from collections import defaultdict
 
 import matplotlib.image
@@ -28,17 +26,16 @@ from forktask.experiments.analysis.losses import (
     had_cpus,
     is_undisturbed,
     losses_of,
-    region_free_factors,
 )
 from forktask.experiments.analysis.sweep import chosen
-from forktask.experiments.analysis.windows import LogWindow, first_early_block, typical
+from forktask.experiments.analysis.windows import LogWindow, typical
 from forktask.experiments.events.event_states import STATE_DTYPE, STATES
 from forktask.experiments.events.events import EventLog, write_events
 from forktask.experiments.report.files import draw_folder, write_trace_files
 from forktask.experiments.report.gantt import draw_traces
 from forktask.experiments.results.folder import read_results
 from forktask.experiments.subjects.models import parse_models
-from forktask.experiments.traces.formats import DEFINITIONS, write_paje, write_paraver, write_perfetto
+from forktask.experiments.traces.formats import write_paraver, write_perfetto
 from forktask.experiments.traces.sweep import LOSSES_TABLE, trace_sweep
 
 TRACED = forms_of_models()
@@ -101,17 +98,6 @@ def test_the_window_shown_is_of_median_length(iterations, shown):
     assert typical(log, iterations).passes == shown
 
 
-def test_a_block_that_began_before_its_predecessor_ended_is_named(logs):
-    """Check it of the last of two passes, through a dependence on the pass before, and that no model's run has one."""
-    assert [first_early_block(log) for log in logs] == [""] * len(logs)
-    times = [(0, 0, 30), (1, 40, 60), (0, 55, 70), (1, 65, 90)]  # a[0] of iteration 1 waits for b[0] of iteration 0
-    log = handmade(rows=[(0, "running", 0, *row) for row in times])
-    log.events["iteration"] = [0, 0, 1, 1]
-    log.about["iterations"] = 2
-    text = "a[0] of iteration 1 began 5 ns before b[0] of iteration 0, on which it depends, had ended"
-    assert first_early_block(log) == text
-
-
 def test_each_event_falls_into_one_class():
     """Check the losses of a hand-made log with all classes, by phase and layer, and against a serial log."""
     log = handmade(rows=HANDMADE)
@@ -134,7 +120,6 @@ def test_losses_sum_to_threads_times_wall_exactly(logs):
         assert sum(losses.total_ns.values()) == losses.log.about["threads"] * losses.log.wall_ns
         factors = losses.factors()
         assert np.prod([factors[name] for name in FACTORS]) == pytest.approx(factors["global_efficiency"])
-        assert np.prod([*region_free_factors(losses.total_ns).values()]) == pytest.approx(factors["global_efficiency"])
         assert losses.against_serial
     assert result[0].total_ns["inflation"] == pytest.approx(0, abs=20)  # its own speed, but for rounding
     text = as_text(result)
@@ -215,50 +200,10 @@ def test_paraver_traces_keep_the_rules_of_the_format(tmp_path, logs):
         assert int(heading.rpartition(" ")[2]) == len(objects)
 
 
-def test_paje_traces_keep_the_rules_of_the_format(tmp_path, logs):
-    """Check that lines have the fields of their definition, in order of time, and name what was defined before."""
-    write_paje(tmp_path / "trace.paje", [LogWindow(log, range(4)) for log in logs])
-    definitions, fields, known = {}, None, {"0"}
-    last, starts, links = 0.0, {}, 0
-    for line in (tmp_path / "trace.paje").read_text().splitlines():
-        if line.startswith("%"):
-            words = line.strip("% ").split()
-            if words[0] == "EventDef":
-                definitions[words[2]] = fields = (words[1], [])
-            elif words[0] != "EndEventDef":
-                fields[1].append(tuple(words))
-            continue
-        number, *_ = words = re.findall(r'"[^"]*"|\S+', line)
-        name, expected = definitions[number]
-        assert len(words) - 1 == len(expected)
-        values = {field: word.strip('"') for (field, _), word in zip(expected, words[1:], strict=True)}
-        if name in ("PajeDefineContainerType", "PajeDefineStateType", "PajeDefineLinkType", "PajeDefineEntityValue"):
-            assert values["Type"] in known
-            known.add(values["Alias"])
-        elif name == "PajeCreateContainer":
-            assert values["Type"] in known and values["Container"] in known
-            known.add(values["Alias"])
-        else:
-            assert values["Type"] in known and values.get("Container", "0") in known
-            assert values.get("Value", "0") in known
-            assert float(values["Time"]) >= last
-            last = float(values["Time"])
-            if name == "PajeStartLink":
-                starts[values["Key"]] = last
-            elif name == "PajeEndLink":
-                links += 1
-                assert starts.pop(values["Key"]) <= last
-    reader = shutil.which("pj_dump")
-    if reader:  # PajeNG's reader, where it is installed, finds the same links
-        dump = subprocess.run([reader, str(tmp_path / "trace.paje")], capture_output=True, text=True, timeout=60)
-        assert dump.returncode == 0 and len(re.findall(r"^Link,", dump.stdout, re.MULTILINE)) == links
-    assert links and not starts and set(definitions) == {str(number) for number, _ in DEFINITIONS.values()}
-
-
 def test_all_files_are_written_and_pictures_are_not_empty(tmp_path, logs):
     """Check that each file exists, that pictures have colours, and that the table sums to all threads' time."""
     text = "\n".join(write_trace_files(tmp_path, "lenet5, batch 4", logs, 2))
-    for name in ("gantt.svg", "gantt.pdf", "gantt.txt", "losses.pdf", "trace.json.gz", "trace.prv", "trace.paje"):
+    for name in ("gantt.svg", "gantt.pdf", "gantt.txt", "losses.pdf", "trace.json.gz", "trace.prv"):
         assert (tmp_path / name).stat().st_size > 200
     caption, method = (tmp_path / "gantt.txt").read_text().split("\n\n")
     assert caption.startswith("lenet5, batch 4: ") and len(caption.split()) <= 60 and "Logging changed" in method
