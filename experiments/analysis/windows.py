@@ -8,6 +8,7 @@ from functools import cached_property, lru_cache
 import numpy as np
 
 from ...cython_src.plan.dependences import topological_order
+from ..events.event_states import ready_times
 from ..events.events import EventLog
 
 
@@ -134,6 +135,21 @@ def _times_of(log: EventLog) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     start.flat[place], stop.flat[place] = log.blocks["start_ns"], log.blocks["stop_ns"]
     worker.flat[place] = log.blocks["worker"]
     return start, stop, worker
+
+
+def first_early_block(log: EventLog) -> str:
+    """Return a sentence on the first block that began before a predecessor of it had ended; empty: none did."""
+    start, stop, _ = _times_of(log)
+    early = start < ready_times(log.graph, stop, 0)
+    if not early.any():
+        return ""
+    k, task = divmod(int(np.where(early, start, np.iinfo(np.int64).max).argmin()), log.num_tasks)
+    window = LogWindow(log, range(max(0, k - 1), k + 1))
+    before = [(j, u) for j, u, i, v in window.arrows(len(window._arrows))[0].tolist() if (i, v) == (k, task)]
+    last, pred = max(before, key=lambda block: stop[block])
+    iterations = (log.about["first_iteration"] + n * log.about["stride"] for n in (k, last))
+    first, other = (f"{log.task_name(n)} of iteration {i}" for n, i in zip((task, pred), iterations, strict=True))
+    return f"{first} began {stop[last, pred] - start[k, task]} ns before {other}, on which it depends, had ended"
 
 
 def typical(log: EventLog, iterations: int) -> LogWindow:

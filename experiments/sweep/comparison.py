@@ -5,17 +5,19 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from ...cython_src.errors import UsageError
+from ..analysis.windows import first_early_block
 from ..events.events import EventLog
 from ..results.folder import LASTING_FAILURES, Results, wrong_models
-from ..results.rows import FailureRow, SampleRow
+from ..results.rows import FailureRow, PlanRow, SampleRow
 from ..simulate.predict import keep_machine
 from ..subjects.calls import NOT_PLANNED
 from ..subjects.memory import check_some_fit
 from ..tables.progress import say
-from ..traces.sweep import trace_injected, trace_sweep
-from .configuration import Configuration
+from ..traces.sweep import collect_traces, trace_injected, trace_sweep
+from .configuration import Configuration, Measure
 from .runner import SweepRunner
 from .status import failure_report, standing_failures, undecided
 
@@ -88,6 +90,7 @@ def measure_comparison(
         SweepRunner(configuration, out_dir, command, undecided=undecided, adds_sessions=adds_sessions).run()
     )
     lines = compared.failures
+    lines += _mismatches(compared.results, options)
     if compared.usable:
         if options.simulate:
             keep_machine(out_dir)
@@ -115,6 +118,27 @@ def judge(results: Results) -> Compared:
         lines.append("no figures: every configuration failed")
     again = any(row.reason not in LASTING_FAILURES for row in standing_failures(results))
     return Compared(results, lines, known and bool(right), complete=agree and not again)
+
+
+def _mismatches(results: Results, options: Measure) -> list[str]:
+    """Log each model whose bits are wrong once more, and return what the logs say of the order of its blocks."""
+    plans = {row.plan_id: row for row in results.of(PlanRow)}
+    rows = {
+        (r.plan_id, r.model): r
+        for r in results.of(FailureRow)
+        if r.reason == "mismatch" and not (r.model.is_gpu or r.model.is_peer)
+    }
+    lines = []
+    for (plan_id, model), row in rows.items():
+        with TemporaryDirectory() as folder:
+            new = collect_traces(
+                plans[plan_id].options, [model], row.threads, folder, seconds=options.target_s, placement=options
+            )
+        lines += [f"{model}, other bits: not logged: {failure}" for failure in new.failures]
+        for log in new.logs:
+            early = first_early_block(log) or "no block began before its predecessors had ended: suspect its operands"
+            lines.append(f"{model}, other bits: in a logged run of {log.about['iterations']} iterations {early}")
+    return lines
 
 
 def _trace(

@@ -289,8 +289,9 @@ def test_wrong_weights_are_found_and_figures_refused(runner):
     assert failure_report(runner(grid=replace(GRID, threads=(1,))).run())[1] is False
 
 
-def test_of_wrong_weights_the_rest_is_printed(tmp_path, capsys):
-    """Check the tables of a folder one of whose models has left other weights, and the exit code."""
+def test_of_wrong_weights_the_rest_is_printed_and_the_wrong_model_is_logged(tmp_path, capsys):
+    """Check the tables of a folder one of whose models has left other weights, what is said of its logged run, and the
+    exit code."""
     command = ["compare", "--network", "lenet5", "--batch", "16", "--models", "serial,forkjoin,taskiter"]
     command += ["--threads", "1", "--repeats", "1", "--quick", "--out", str(tmp_path)]
     assert main(command) == 0
@@ -306,6 +307,7 @@ def test_of_wrong_weights_the_rest_is_printed(tmp_path, capsys):
     capsys.readouterr()
     assert main(command) == 1
     printed = capsys.readouterr()
+    assert re.search(r"taskiter, other bits: in a logged run of \d+ iterations no block began before", printed.err)
     assert (
         "Not measured: taskiter on 1 thread: weights are not" in printed.out and "All times of taskiter" in printed.out
     )
