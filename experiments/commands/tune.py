@@ -22,7 +22,7 @@ from .functions import NothingMeasured, Result, call_function, call_text, fields
 
 DESCRIPTION = (
     "Search the granularity at which each execution model is fastest, with the same candidates for each: a sweep, "
-    "which leaves a results folder with a report. `forktask compare --tuned DIR` takes the best granularities from it."
+    "which writes a results folder with a report. `forktask compare --tuned DIR` takes the best granularities from it."
 )
 
 
