@@ -154,7 +154,7 @@ class Comparison(InFolder):
         plan : str, optional
             First characters of a plan's id; default: the one with most samples.
         ax : Axes, optional
-            Axes of yours, in which a figure of one panel is drawn in place of a figure of its own.
+            Your axes, in which a figure of one panel is drawn, instead of in a new figure.
 
         Raises
         ------

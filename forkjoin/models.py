@@ -189,7 +189,7 @@ JOBLIB = ExecutionModel(
     markers="XP",
 )
 OPENMP_TASKS = _reference(
-    "openmp_tasks", "OpenMPTasksExecutor", "openmp_tasks", OpenMPTasksOptions, colors=("brown",), markers="*"
+    "openmp_tasks", "OpenMPTasksExecutor", "openmp_tasks", OpenMPTasksOptions, colors=("brown",), markers="X"
 )
 TBB = _reference(
     "tbb", "TBBExecutor", "tbb_flow", TBBOptions, barrier="iteration", records=True, colors=("purple",), markers="PX"

@@ -137,7 +137,7 @@ class PlanOptions(Record, frozen=True):
     algorithms: Annotated[
         str,
         about(
-            "of single convolutions 3 x 3 with channels in the lanes, others than `conv` chooses, such as "
+            "overrides of `conv` per convolution 3 x 3 with channels in the lanes, such as "
             "weights:16x256x256x8x8=winograd4: direction, images, channels of both sides, height, width; between "
             "commas"
         ),

@@ -22,7 +22,7 @@ from .sweeping import add_output, measure_and_report
 # Options of measuring that concern plans.
 PLANNED = {"profile", "profile_repeats", "counters", "simulate", "check", "check_iterations", "tuned", "memory_limit"}
 DESCRIPTION = (
-    "Train one network under several execution models, check that all computed the same weights, and leave samples, a "
+    "Train one network under several execution models, check that all computed the same weights, and write samples, a "
     "table, figures and a report in a folder. The same command again continues an interrupted session, "
     "or else adds one."
 )

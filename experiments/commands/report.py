@@ -33,6 +33,7 @@ def add_arguments(parser: ArgumentParser) -> None:
         metavar="ID",
         help="of --figure: first characters of a plan's id; default: main plan (gantt: of several, ID,ID; all)",
     )
+    parser.add_argument("--panels", type=texts, metavar="a[,b...]", help="of --figure: letters of its panels")
     parser.add_argument("--no-title", action="store_true", help="of --figure: leave out the lines above the panels")
     parser.add_argument(
         "--models", type=texts, metavar="M[,M...]", help="of --figure and exports: these, in this order"
@@ -54,7 +55,7 @@ def call(arguments: Namespace) -> int:
         raise UsageError(f"one part of a report is written at a time, got {requested}; give a command for each")
     part = parts[0] if parts else ""
     write, belonging = _PARTS[part]
-    for name in ("all", "column", "kind", "plan", "no_title", "models", "names", "file", "json"):
+    for name in ("all", "column", "kind", "plan", "panels", "no_title", "models", "names", "file", "json"):
         if getattr(arguments, name) and name not in belonging:
             homes = [_OPTIONS[other] for other, (_, names) in _PARTS.items() if name in names]
             raise UsageError(
@@ -113,14 +114,15 @@ def _figure(arguments: Namespace) -> None:
     }
     models = _names(arguments)
     if results := _study(arguments):
-        for name in ("plan", "models"):
+        for name in ("plan", "panels", "models"):
             if getattr(arguments, name):
                 raise UsageError(f"--{name} is for figures of samples, got a folder of trainings; leave it out")
         from ..studies.report import draw_study
 
         print(draw_study(results, Path(arguments.folder), arguments.figure, **form))
     else:
-        print(draw_folder(arguments.folder, arguments.figure, plan=arguments.plan, models=models, **form))
+        which = {"plan": arguments.plan, "models": models, "panels": arguments.panels}
+        print(draw_folder(arguments.folder, arguments.figure, **which, **form))
         if tables := figure_tables(arguments.folder, arguments.figure, arguments.plan):
             print(f"\n{tables.rstrip()}")
 
@@ -145,8 +147,9 @@ def _exports(arguments: Namespace) -> None:
 # Name of the part's argument -> what writes it, and the arguments that belong to it; "": the whole.
 _PARTS = {
     "": (_report, ("all", "kind", "json")),
-    "figure": (_figure, ("column", "kind", "plan", "no_title", "models", "names", "file")),
+    "figure": (_figure, ("column", "kind", "plan", "panels", "no_title", "models", "names", "file")),
     "kinds": (_exports, ("models", "names")),
 }
 _OPTIONS = {"": "the whole report", "kinds": "exports", "kind": "--format", "no_title": "--no-title"}
-_OPTIONS |= {name: f"--{name}" for name in ("all", "figure", "column", "plan", "models", "names", "file", "json")}
+_NAMES = ("all", "figure", "column", "plan", "panels", "models", "names", "file", "json")
+_OPTIONS |= {name: f"--{name}" for name in _NAMES}

@@ -9,7 +9,7 @@ from .sweeping import command_line
 
 DESCRIPTION = (
     "Measure a whole machine, most valuable first: its limits, hand-overs between all CPUs, and networks and METG on "
-    "1, 2, 4, ... all cores under every model and installed outside runtime, PyTorch and a GPU too. It leaves one "
+    "1, 2, 4, ... all cores under every model and installed outside runtime, PyTorch and a GPU too. It writes one "
     "folder with a page. An interrupted one, or one that did not fit into the time, continues in its folder."
 )
 

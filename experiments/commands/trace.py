@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 DESCRIPTION = (
     "Run each model with its event log on and write what every thread did at every moment: running a block, "
-    "scheduling, waiting and why, asleep, without a CPU. Leaves a results folder, as compare --trace with one "
+    "scheduling, waiting and why, asleep, without a CPU. Writes a results folder, as compare --trace with one "
     "generation does: logs, a Gantt picture, losses that add up, and traces for Perfetto and Paraver."
 )
 

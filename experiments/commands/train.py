@@ -24,7 +24,7 @@ from .arguments import add_device, add_fields, add_json
 from .functions import Result, call_function, named_network
 
 DESCRIPTION = (
-    "Train a network and leave, for each epoch, losses, error rate and time, a figure of accuracy over time, "
+    "Train a network and write, for each epoch, losses, error rate and time, a figure of accuracy over time, "
     "checkpoints, and the final parameters as safetensors."
 )
 

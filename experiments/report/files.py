@@ -113,6 +113,7 @@ def draw_folder(
     out: str | None = None,
     title: bool = True,
     models: Mapping[str, str] | None = None,
+    panels: Sequence[str] | None = None,
 ) -> Path:
     """Draw one figure of a results folder, with its caption beside it, and return its path, by default
     DIR/figures/NAME[-single].FORMAT.
@@ -123,7 +124,7 @@ def draw_folder(
         Name of a figure of the report, or "gantt": traces of all plans, or of the chosen ones, beside each other.
     plan : str, optional
         First characters of a plan's id; default: the one with most samples. Of "gantt": of several, with commas.
-    column, title, models
+    column, title, models, panels
         As for `figures.draw`.
 
     Raises
@@ -136,6 +137,8 @@ def draw_folder(
     check_choice("the figure", figure, [*figures.FIGURES, GANTT])
     if figure == GANTT:
         check_choice("the column", column, COLUMN_WIDTH_IN)
+        if panels:
+            raise UsageError(f"--panels is for figures with letters, got it with {GANTT}; give --plan, or leave it out")
         # No prefix between two commas is not the main plan.
         requested = [chosen_plan(sweep, prefix or ",") for prefix in plan.split(",")] if plan else sweep.plan_ids()
         with chosen(sweep, models) as shown:
@@ -143,7 +146,7 @@ def draw_folder(
         stem = GANTT
     else:
         plan_id = chosen_plan(sweep, plan)
-        drawn = figures.draw(sweep, figure, plan_id, column, title, models)
+        drawn = figures.draw(sweep, figure, plan_id, column, title, models, panels=panels)
         stem, text = figure_stem(sweep, plan_id, figure), figures.caption_file(sweep, figure, plan_id, models)
     path = figure_path(folder, stem, column, kind, out)
     save_asked(drawn, path, text)

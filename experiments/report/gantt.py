@@ -157,7 +157,7 @@ def _draw_iterations(axis, window: LogWindow, unit, column: str) -> None:
         for x in (x0, x1):
             axis.plot([x, x], [y, window.log.threads - 0.5], color="0.25", linewidth=0.4, linestyle=":", zorder=3)
         if min(x1, end) - x0 > least * end:
-            look = {"fontsize": 5.5, "color": "0.25", "va": "bottom", "ha": "left", "zorder": 4}
+            look = {"fontsize": 6, "color": "0.25", "va": "bottom", "ha": "left", "zorder": 4}
             behind = {"facecolor": "white", "edgecolor": "none", "pad": 0.2}  # over the dotted ends of others
             axis.text(x0, y - 0.06, f" iteration {iteration}", bbox=behind, **look)
     axis.set_ylim(window.log.threads - 0.5, -0.95 - high * len(rows))
@@ -175,10 +175,10 @@ def _label(axis, window: LogWindow, name: str, cut: bool, column: str) -> None:
         text += " per iteration"
         text += f"; goes on to {format_time(window.length_ns * 1e-9)}" if cut else ""
     axis.set_title(textwrap.fill(text, LINE[column]), fontsize=7.5 if wide else 6.5, pad=3 if wide else 1)
-    kind = "" if threads > 4 or not wide else "thread "
+    kind = "" if threads > 4 else "thread "
     every = math.ceil(LABEL_IN[column] / _lane_in(window, column))
     axis.set_yticks(range(0, threads, every), [f"{kind}{w}" for w in range(0, threads, every)])
-    axis.tick_params(axis="y", length=0, labelsize=7 if wide else 5)
+    axis.tick_params(axis="y", length=0, labelsize=7 if wide else 6)
     axis.spines[["top", "right", "left"]].set_visible(False)
 
 

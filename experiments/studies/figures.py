@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import pandas as pd
@@ -12,8 +13,9 @@ from matplotlib.lines import Line2D
 from ..analysis.names import model_label
 from ..report.figures.axes import cross_out
 from ..report.figures.chart import Chart, Lacking, Panel, reference_rows
-from ..report.figures.style import COLORS, GREY, LINES, ModelStyle
+from ..report.figures.style import COLORS, GREY, LINES, ModelStyle, model_styles
 from ..subjects.memory import parse_bytes
+from ..subjects.models import ModelSpec
 from ..tables.numbers import plural
 from .configuration import Training, axis_text
 from .running import StudyResults
@@ -44,11 +46,18 @@ def _value_text(run: Training, name: str) -> str:
     return axis_text(value)
 
 
-def _styles(names: Iterable[str]) -> dict[str, ModelStyle]:
-    """Return the look of each combination; equal curves lie on each other, so markers tell them apart."""
+def _styles(names: Iterable[str], specs: Mapping[str, ModelSpec] | None = None) -> dict[str, ModelStyle]:
+    """Return the look of each combination: that of its model, with lines for what else differs, if there are several
+    models and few combinations; equal curves lie on each other, so markers tell them apart."""
+    names = list(dict.fromkeys(names))
+    models = [specs[name] for name in names] if specs else []
+    lines = [models[:i].count(model) for i, model in enumerate(models)]  # of what differs besides the model
+    if len({*models}) > 1 and max(lines) < len(LINES):
+        looks = model_styles(models)
+        return {name: replace(looks[m], line=LINES[i]) for name, m, i in zip(names, models, lines, strict=True)}
     return {
         name: ModelStyle(COLORS[i % len(COLORS)], MARKERS[i % len(MARKERS)], LINES[i // len(COLORS) % len(LINES)])
-        for i, name in enumerate(dict.fromkeys(names))
+        for i, name in enumerate(names)
     }
 
 
@@ -71,7 +80,7 @@ def accuracy_over_time(results: StudyResults) -> Chart:
     curves[ends] = curves[ends].groupby("label").cummax()
     curves["usable"] = curves["usable"] >= LEAST_USABLE
     rows = curves.reset_index().assign(model=lambda rows: rows["label"].map(text))
-    styles = _styles(rows["model"])
+    styles = _styles(rows["model"], {text[run.label]: run.stages[0].spec for run, _ in results.done()})
     seeds, bands = table["seed"].nunique(), len(styles) <= MOST_BANDS
     looks = {
         name: {"color": style.color, "marker": style.marker, "linestyle": style.line} for name, style in styles.items()

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import pkgutil
-from collections.abc import Iterator, Mapping
+import string
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from importlib import import_module
@@ -80,6 +81,7 @@ def draw(
     title: bool = True,
     models: Mapping[str, str] | None = None,
     ax: Axes | None = None,
+    panels: Sequence[str] | None = None,
 ) -> Figure:
     """Draw one figure of a sweep, by default of the plan with most samples, whose name stands above the panels.
 
@@ -90,7 +92,9 @@ def draw(
     models : mapping of str to str, optional
         Models that are drawn besides the serial run, in this order, by the names that they get ("": their own).
     ax : Axes, optional
-        Where a figure of one panel is drawn, in place of a figure of its own.
+        Where a figure of one panel is drawn, instead of in a new figure.
+    panels : sequence of str, optional
+        Letters of the panels that are drawn, in their order; default: all.
 
     Raises
     ------
@@ -100,7 +104,11 @@ def draw(
     check_choice("the column", column, COLUMN_WIDTH_IN)
     with in_style(), _shown(sweep, figure, plan_id, models) as (shown, chart):
         facts = [*chart.facts, scope(shown), *([data_text(shown)] if shown.smoke_test else [])] if chart.facts else ()
-        return drawn(replace(chart, facts=facts), column, title, ax)
+        by_letter = dict(zip(string.ascii_lowercase, chart.panels, strict=False))
+        for letter in panels or ():
+            check_choice("the panel", letter, by_letter)
+        asked = [panel for letter, panel in by_letter.items() if not panels or letter in panels]
+        return drawn(replace(chart, facts=facts, panels=asked), column, title, ax)
 
 
 def figure_data(

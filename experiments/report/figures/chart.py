@@ -339,7 +339,7 @@ def _draw_lines(axis, chart: Chart, panel: Panel, number: int) -> None:
     for place, name in chart.marks.items():
         axis.axvline(place, color="0.8", linewidth=0.6, zorder=0)
         if not number:
-            look = {"xycoords": ("data", "axes fraction"), "rotation": 90, "ha": "right", "va": "top", "fontsize": 5}
+            look = {"xycoords": ("data", "axes fraction"), "rotation": 90, "ha": "right", "va": "top", "fontsize": 6}
             axis.annotate(name, (place, 0.98), **look)
     axis.set_ylabel(panel.label)
     if chart.same_scale and not axis.get_subplotspec().is_first_col():
@@ -387,8 +387,7 @@ def _draw_rows(axis, chart: Chart, panel: Panel, places: Sequence[tuple[str, str
         if dodge > 1 and place:
             axis.axhline(place - 0.5, color="0.92", linewidth=0.6, zorder=0)
     named = [(place, _shown_name(name, column)) for place, (_, name) in enumerate(places) if name]
-    size = 7 if column == "double" else 6
-    size -= 1.0 if any("\n" in name for _, name in named) else 0
+    size = 7 if column == "double" and not any("\n" in name for _, name in named) else 6
     axis.set_yticks([place for place, _ in named], [name for _, name in named], fontsize=size, linespacing=0.95)
     axis.set_ylim(len(places) - 0.4, -0.6)
     axis.tick_params(axis="y", length=0)

@@ -101,7 +101,7 @@ def factorial(sweep: Sweep, plan_id: str) -> Chart:
         columns={"low": "ratio_low", "high": "ratio_high"}
     )
     panels = [
-        Panel(value_rows(cells, "time_s", "barrier", 1e3), "step time (ms)", "all cells, by barrier"),
+        Panel(value_rows(cells, "time_s", "barrier", 1e3), "step time (ms)", "all variants, by barrier"),
         Panel(value_rows(named, "ratio", "effect"), "time after / before", "attribution", "ratio"),
     ]
     caption = [

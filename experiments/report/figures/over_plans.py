@@ -170,7 +170,7 @@ def options(sweep: Sweep, plan_id: str) -> Chart:
         steps = value_rows(times, "time_s", times["plan_id"].map(names), 1e3)
         panels.append(Panel(steps, "time per step (ms)", f"{axis_label(axis)}: time"))
         ratios = value_rows(rows, "ratio", "value")
-        panels.append(Panel(ratios, f"time{per} / with {rows['baseline'].iloc[0]}", "below 1: faster", "ratio"))
+        panels.append(Panel(ratios, f"time{per} / that with {rows['baseline'].iloc[0]}", "below 1: faster", "ratio"))
     facts = [
         sweep.problem_name(plan_id, axes[0] if len(axes) == 1 else ""),
         blocks_text(*(sweep.plans[p] for p in sweep.plan_ids() if p in shown)),

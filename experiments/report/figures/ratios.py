@@ -52,7 +52,7 @@ def forest(sweep: Sweep, plan_id: str) -> Chart:
     names = table["label"].where(~again, [f"{row.label}, {row.threads} thr." for row in table.itertuples()])
     styles = model_styles(sweep.samples["model"])
     styles |= {model: ModelStyle(GREY, look.marker, look.line) for model, look in styles.items() if model.again}
-    label = f"faster   ←   time / {other}   →   slower"
+    label = f"faster\u00a0← time / {other} →\u00a0slower"
     drawn = value_rows(table.assign(group=table["plan"]), "ratio", names)
     panel = Panel(drawn, label, "", "ratio", (1 / WIDEST, WIDEST))
     return Chart([panel], [sweep.run.config.get("title", "")], styles, caption=caption)

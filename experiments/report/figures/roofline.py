@@ -52,7 +52,7 @@ def roofline(sweep: Sweep, plan_id: str) -> Chart:
             time_ms, floor_ms = row["time_s"] * 1e3, row["floor_s"] * 1e3
             axis.barh(place, time_ms, height=0.7, color=color, alpha=0.3)
             axis.barh(place, min(floor_ms, time_ms), height=0.7, color=color)
-            axis.text(time_ms, place, f" {row['roof']:.0%}", va="center", fontsize=6.5 if column == "double" else 5.5)
+            axis.text(time_ms, place, f" {row['roof']:.0%}", va="center", fontsize=6.5 if column == "double" else 6)
         labels = [f"{row['kernel']}, {row['phase']}  {number}" for number, row in enumerate(shown, 1)]
         if others:
             axis.barh(len(shown), sum(row["time_s"] for row in others) * 1e3, height=0.7, color="0.85")
@@ -95,7 +95,7 @@ def _roofs(axis, sweep: Sweep, rows: list[dict[str, Any]], decades: float) -> No
             axis.loglog([low, edge], [low * rate / 1e9, edge * rate / 1e9], ":", color="0.5", linewidth=0.7, zorder=1)
             middle = math.sqrt(low * edge)
             place = {"xytext": (-2, 1), "textcoords": "offset points", "ha": "right"}
-            axis.annotate(f"L{level}", (middle, middle * rate / 1e9), fontsize=5.5, color="0.4", **place)
+            axis.annotate(f"L{level}", (middle, middle * rate / 1e9), fontsize=6, color="0.4", **place)
     for row in placed:
         look = {"marker": MARKERS.get(row["phase"], "v"), "edgecolors": "white", "linewidths": 0.4, "zorder": 3}
         place, color = (row["intensity"], row["flops"] / row["time_s"] / 1e9), [BOUND_COLORS[row["bound"]]]
@@ -112,7 +112,7 @@ def _roofs(axis, sweep: Sweep, rows: list[dict[str, Any]], decades: float) -> No
         side.set_major_locator(LogLocator(subs=subs, numticks=7))
         side.set_minor_locator(NullLocator())
         side.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
-    axis.set(xlabel="operations a byte", ylabel="GFLOP/s")
+    axis.set(xlabel="operations per byte", ylabel="GFLOP/s")
 
 
 def _name(sweep: Sweep, plan_id: str) -> str:

@@ -3,6 +3,7 @@ drawn over the published points. Those come with the package; docs/update_figure
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 
 import numpy as np
@@ -22,7 +23,7 @@ FEWEST_POINTS = 3  # plans of which the figure shows anything
 SHARES = (0.25, 0.5, 0.75, 1.0)  # recovered, that lines show
 MACHINES = {"epyc_2_cores": "o", "xeon_2_cores": "s"}
 OWN, PUBLISHED_NAME = "this run", "taskiter, published"
-BUSY, RATIO = "E: share of the time in which fork-join keeps its cores busy", "time of taskiter / fork-join"
+BUSY, RATIO = "E: share of the time that fork-join's cores are busy", "time of taskiter / fork-join"
 
 
 def points(sweep: Sweep, threads: int = 0) -> pd.DataFrame:
@@ -48,13 +49,14 @@ def gains_chart(published: pd.DataFrame, own: pd.DataFrame | None = None) -> Cha
 
     def paint(axis, column: str) -> None:
         axis.fill_between(ends, ends, min(least.values()), color="0.92", lw=0, zorder=0)
-        middle = {"color": GREY, "ha": "center", "fontsize": 8 if column == "double" else 6.5}
-        axis.text(0.87, 0.65, "less than the same blocks can take", **middle)
+        below = {"color": GREY, "ha": "right", "fontsize": 8 if column == "double" else 6.5}
+        axis.text(ends[1] - 0.01, least["ratio"] + 0.02, "less than the same\nblocks can take", **below)
         for share in SHARES:
             axis.plot(ends, 1 - share * (1 - ends), color="0.75" if share < 1 else "0.3", lw=0.8, zorder=1)
-            left = max(ends[0] + 0.005, 1 - (0.955 - least["ratio"]) / share)  # where the line enters the panel
-            look = {"fontsize": 6.5, "color": "0.35", "va": "top"}
-            axis.text(left, 1 - share * (1 - left), f" {share:.0%} recovered", **look)
+            left = max(ends[0] + 0.005, 1 - (0.98 - least["ratio"]) / share)  # where the line enters the panel
+            along = {"rotation": math.degrees(math.atan(share)), "transform_rotates_text": True}
+            look = {"fontsize": 6.5, "color": "0.35", "va": "top", "rotation_mode": "anchor", **along}
+            axis.text(left + 0.006, 0.996 - share * (1 - left), f" {share:.0%} recovered", **look)
         axis.axhline(1, color="0.3", lw=0.8)
         for row in table.to_dict("records"):
             bars = [[[row[what] - row[f"{what}_low"]], [row[f"{what}_high"] - row[what]]] for what in ("busy", "ratio")]

@@ -215,7 +215,7 @@ def allowed(sweep, tables, numbers, figure, panel, quantity):
         return [1e3 * time for time in numbers.values("step time")]
     if quantity == "thousand images per second":
         return [sweep.plans[p].batch / t / 1e3 for (q, (p, *_)), (t, _) in numbers.found.items() if q == "step time"]
-    if quantity.startswith(("time / with ", "time per")):
+    if quantity.startswith(("time / that with ", "time per")):
         return [row["ratio"] for row in tables["axes"]]
     assert quantity == "time after / before", f"no quantity is known for {quantity!r} of figure {figure}"
     return [row["ratio"] for row in tables["effects"]]

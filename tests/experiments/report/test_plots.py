@@ -204,6 +204,14 @@ def test_available_figures_can_all_be_drawn(two, swept):
         figures.draw(two, column="triple")
 
 
+def test_letters_choose_panels(two):
+    """Check the panels that are drawn, and that a letter which no panel has is refused."""
+    drawn = figures.draw(two, "speedup", column="single", panels=["a", "b"]).axes
+    assert [axis.get_ylabel() for axis in drawn] == ["speedup", "efficiency"]
+    with pytest.raises(UsageError, match="panel must be one of a, b, c; got 'd'"):
+        figures.draw(two, "speedup", panels=["d"])
+
+
 def test_same_rows_give_the_same_bytes(two, tmp_path):
     """Check that two drawings are equal byte for byte in each format, and hold no date."""
     first, second = figures.draw(two), figures.draw(two)
