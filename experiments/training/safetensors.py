@@ -1,9 +1,4 @@
-"""The safetensors format: named arrays in one file that PyTorch's tools read and that holds no code.
-
-A file is the length of its header (8 bytes, little-endian), the header (JSON: name -> dtype, shape, data_offsets), and
-the data, without holes and without overlap. The package `safetensors` reads it. It is written here: the package's
-`save` needs twice the file in memory, and its `save_file` leaves a temporary file behind where it is killed.
-"""
+"""The safetensors format: named arrays in one file that PyTorch's tools read and that holds no code."""
 
 from __future__ import annotations
 
@@ -14,10 +9,10 @@ from pathlib import Path
 
 import numpy as np
 from safetensors import SafetensorError, deserialize
+from safetensors.numpy import save
 
 from ...cython_src.errors import UsageError
 from ...cython_src.reading import open_regular
-from ...cython_src.typed_text import is_unicode
 from ..results.files import SAFETENSORS, write_atomically
 
 _METADATA = "__metadata__"
@@ -26,13 +21,12 @@ _DTYPES = {
     **{f"{kind}{bits}": f"<{kind.lower()}{bits // 8}" for kind in "IU" for bits in (64, 32, 16, 8)},
     "BOOL": "|b1",
 }
-_NAMES = {np.dtype(dtype): name for name, dtype in _DTYPES.items()}
 
 
 def write_safetensors(
     path: Path | str, arrays: Mapping[str, np.ndarray], metadata: Mapping[str, str] | None = None
 ) -> None:
-    """Write arrays to a file, as a whole or not at all.
+    """Write arrays to a file, as a whole or not at all. Takes the file's size in memory twice.
 
     Parameters
     ----------
@@ -44,36 +38,17 @@ def write_safetensors(
     UsageError
         A dtype or a name that the format does not know, metadata that are no text, or a file that cannot be written.
     """
-    if not all(isinstance(text, str) and is_unicode(text) for item in (metadata or {}).items() for text in item):
+    if _METADATA in arrays:
+        raise UsageError(f"an array must not have the name {_METADATA!r}, which the format keeps; rename it")
+    try:  # in C order: version 0.8 writes the memory of a transposed array as it lies
+        stored = {name: np.asarray(array, order="C") for name, array in arrays.items()}
+        content = save(stored, dict(metadata or {}) or None)
+    except (SafetensorError, TypeError, UnicodeEncodeError) as error:
         raise UsageError(
-            f"metadata of {path} must be texts without lone surrogates by name, got {metadata!r:.200}; convert them"
-        )
-    header: dict[str, object] = {_METADATA: dict(metadata)} if metadata else {}
-    contents = []
-    offset = 0
-    # The widest items come first, so that every array starts at a multiple of its item size.
-    for name in sorted(arrays, key=lambda name: (-np.asarray(arrays[name]).dtype.itemsize, str(name))):
-        if not isinstance(name, str) or name == _METADATA or not is_unicode(name):
-            raise UsageError(
-                f"names of arrays must be texts without lone surrogates and not {_METADATA!r}, got {name!r}; rename it"
-            )
-        array = np.asarray(arrays[name])
-        little = array.dtype.newbyteorder("<")
-        if little not in _NAMES:
-            raise UsageError(
-                f"array {name!r} must be float, integer or bool to be saved, got {array.dtype}; convert it"
-            )
-        data = np.ascontiguousarray(array, dtype=little)
-        header[name] = {
-            "dtype": _NAMES[little],
-            "shape": list(array.shape),
-            "data_offsets": [offset, offset + data.nbytes],
-        }
-        contents.append(data)
-        offset += data.nbytes
-    text = json.dumps(header, separators=(",", ":")).encode()
-    text += b" " * (-len(text) % 8)
-    write_atomically(path, struct.pack("<Q", len(text)), text, *contents, kind=SAFETENSORS)
+            f"{path} must have texts without lone surrogates as names and metadata, and float, integer or bool arrays, "
+            f"got: {error}; rename or convert them"
+        ) from None
+    write_atomically(path, content, kind=SAFETENSORS)
 
 
 def read_safetensors(path: Path | str) -> tuple[dict[str, np.ndarray], dict[str, str]]:

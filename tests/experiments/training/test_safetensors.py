@@ -89,11 +89,11 @@ def test_damaged_files_are_refused(tmp_path, header, data):
 @pytest.mark.parametrize(
     ("arrays", "metadata", "named"),
     [
-        ({"z": np.zeros(2, complex)}, None, "'z'.*complex128"),
+        ({"z": np.zeros(2, complex)}, None, "complex128"),
         ({"__metadata__": np.zeros(2)}, None, "__metadata__"),
-        ({3: np.zeros(2)}, None, "3"),
-        ({"x": np.zeros(2)}, {"epoch": 1}, "'epoch': 1"),
-        ({"x": np.zeros(2)}, {1: "a"}, "1: 'a'"),
+        ({3: np.zeros(2)}, None, "'int'"),
+        ({"x": np.zeros(2)}, {"epoch": 1}, "'int'"),
+        ({"x": np.zeros(2)}, {1: "a"}, "'int'"),
     ],
 )
 def test_what_would_be_read_as_damaged_is_not_written(tmp_path, arrays, metadata, named):
