@@ -281,7 +281,6 @@ def compare(
     threads: int | Literal["cores"] | Sequence[int] = "cores",
     out: str | os.PathLike[str] | None = None,
     quick: bool = False,
-    title: str = Configuration.title,
     functions: Mapping[str, str] | Sequence[str] = (),
     programs: Mapping[str, str] | Sequence[str] = (),
     reference: str = "",
@@ -309,8 +308,6 @@ def compare(
         Results folder; default: results/<date and time>.
     quick : bool
         Measure one short generation: a check that it works.
-    title : str
-        Title of the report.
     functions, programs : mapping of name to text, or texts
         In place of a network and models: calls such as "solver:step(n=1000)" or "./a.out 2000", whose times are
         compared; with programs also `threads_variable` and `time_pattern`.
@@ -347,14 +344,13 @@ def compare(
     if batch is not None:
         given["batch"] = batch
     folder = dated_folder("results") if out is None else os.fspath(out)
-    configuration = configuration_from(title, budgeted(given), Path(folder).parent)
+    configuration = configuration_from(Configuration.title, budgeted(given), Path(folder).parent)
     most = (max(vars(configuration.grid)["threads"]),)
     configuration = replace(configuration, quick_axes={"threads": most} if threads == "cores" else {})
     if configuration.uses_gpu:
         raise UsageError(f"compare() compares models of the CPU, got {models!r}; use `forktask compare --device gpu`")
     shown = {**given, "network": [*vars(configuration.grid)["network"]], "out": folder}
     shown |= {"quick": True} if quick else {}
-    shown |= {"title": title} if title != Configuration.title else {}
     compared = measure_comparison(configuration, folder, call_text("compare", shown), quick=quick)
     if not compared.usable:
         raise RuntimeError(f"nothing to compare in {folder}: {'; '.join(compared.failures)}")

@@ -13,12 +13,12 @@ from .cython_src.networks import layers
 from .cython_src.networks.layers import *  # noqa: F403
 from .cython_src.networks.registry import get_network, network_names
 from .cython_src.targets import bind
-from .experiments.commands.diagnose import Diagnosis, diagnose
+from .experiments.commands.diagnose import diagnose
 from .experiments.commands.evaluate import evaluate
 from .experiments.commands.functions import Result
 from .experiments.commands.info import info
 from .experiments.commands.metg import metg
-from .experiments.commands.simulate import Simulation, simulate
+from .experiments.commands.simulate import simulate
 from .experiments.commands.trace import Trace, trace
 from .experiments.commands.train import train
 from .experiments.events.events import EventLog, read_events
@@ -67,9 +67,7 @@ __all__ += [  # noqa: RUF022
     "evaluate",
     "Result",
     "simulate",
-    "Simulation",
     "diagnose",
-    "Diagnosis",
     # data and weights
     "load_data",
     "Dataset",

@@ -189,7 +189,7 @@ def test_a_comparison_has_the_defaults_of_the_command(given, arguments, monkeypa
 
     monkeypatch.setattr(comparison, "measure_comparison", measure_comparison)
     with pytest.raises(ft.UsageError, match="that is all"):
-        ft.compare("lenet5", title="t", out=tmp_path / "out", **given)
+        ft.compare("lenet5", out=tmp_path / "out", **given)
     expected = configuration_of(make_parser().parse_args(["compare", "--network", "lenet5", *arguments]))
     assert measured[0].measure == expected.measure and measured[0].grid == expected.grid
 
@@ -247,7 +247,7 @@ def test_a_trace_has_logs_tables_and_figures(tmp_path):
         with pytest.raises(ft.UsageError, match=next(iter(wrong))):
             trace.figure(**wrong)
     assert "taskiter" in str(trace) and "taskiter" in trace._repr_html_()
-    assert len(ft.diagnose(trace).cases) == 3  # the plan, and each log
+    assert len(ft.diagnose(trace).data["cases"]) == 3  # the plan, and each log
     assert ft.Trace(trace.folder).table.equals(trace.table)
 
 
@@ -502,7 +502,7 @@ def test_the_way_to_continue_can_be_pasted(monkeypatch, tmp_path):
 
     monkeypatch.setattr(measuring, "measure_comparison", measure)
     given = {"batch": np.int64(16), "models": ["forkjoin", "taskiter"], "threads": (1, 2)}
-    given |= {"betas": [(0.8, 0.9), (0.9, 0.999)], "target_s": np.float64(0.1), "quick": True, "title": "it's"}
+    given |= {"betas": [(0.8, 0.9), (0.9, 0.999)], "target_s": np.float64(0.1), "quick": True}
     for chosen in ({}, given, {"network": ["lenet5", "cifar10_cnn"], "threads": 2, "repeats": 3, "momentum": 0.0}):
         for action in (
             lambda chosen=chosen: ft.compare(**chosen, out=tmp_path / "r"),

@@ -32,9 +32,6 @@ class Engine(Protocol):
     def fetch(self, keep: Keep) -> None:
         """Keep the rows of what an earlier client has given out and has been measured since."""
 
-    def machine(self) -> str:
-        """Return the text of a node's file for simulations; empty where none has measured it."""
-
     def measure(self, shards: Sequence[Shard], keep: Keep, show: Show) -> bool:
         """Have shards measured.
 

@@ -66,7 +66,6 @@ class DaskEngine:
         self._seen: dict[str, dict[str, Any] | None] = {}  # what each worker is, None: refused
         self._begun: set[str] = set()  # workers whose node is known
         self._run: RunRow | None = None
-        self._machine = ""
         try:
             _check_listens(address)
             self._client = distributed.Client(address, timeout=ANSWER_S, set_as_default=False)
@@ -84,10 +83,6 @@ class DaskEngine:
 
     def fetch(self, keep: Callable[[Sequence[AnyRow]], object]) -> None:
         """Keep nothing: rows live nowhere but with the client that asked for them."""
-
-    def machine(self) -> str:
-        """See `client.Engine`."""
-        return self._machine
 
     def measure(
         self,
@@ -113,7 +108,6 @@ class DaskEngine:
                 rows = [row_of(row) for row in answer["rows"]]
                 self._run = next((row for row in rows if isinstance(row, RunRow)), self._run)
                 self._begun.add(address)
-                self._machine = self._machine or answer.get("machine", "")
             elif times < MOST_TIMES:
                 lost += 1
                 waiting.append((shard, times + 1))

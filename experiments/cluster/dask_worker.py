@@ -95,13 +95,7 @@ def measure_job(job: Mapping[str, Any]) -> dict[str, Any]:
     site = Site(replace(from_dict(job["configuration"]), how_to_read=job["how_to_read"]))
     rows = [site.run_row(job["command"]), site.machine_row(), *site.plans.values()] if job["begin"] else []
     rows += site.measure(msgspec.convert(job["shard"], Shard))
-    answer = {"rows": [values_of(row) for row in rows]}
-    if job["begin"] and site.configuration.measure.simulate:
-        from ..simulate.predict import measure_for  # here: it brings pandas
-
-        run, limits = rows[:2]
-        answer["machine"] = measure_for(job["folder"], run.environment, limits).to_toml() + "\n"
-    return answer
+    return {"rows": [values_of(row) for row in rows]}
 
 
 if __name__ == "__main__":

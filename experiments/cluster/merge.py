@@ -6,7 +6,7 @@ import os
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, suppress
-from itertools import chain, groupby
+from itertools import groupby
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
@@ -180,7 +180,6 @@ class Merged(NamedTuple):
 
     rows: dict[str, int]  # number of rows by kind
     dropped: int  # samples and profiles of which another copy was kept
-    half_rows: list[Path]  # folders whose last row was half-written
 
 
 class _File:
@@ -202,7 +201,7 @@ def merge_folders(folders: Sequence[Path | str], out_dir: Path | str, nodes: str
     """Join results folders; each stays as it is.
 
     Rows go from file to file, one shard in memory; the new file replaces that of `out_dir` as a whole, whose own rows
-    come first. Half a row at the end of a file goes to `samples.jsonl.partial`.
+    come first; half a row at the end of a file is none.
 
     Parameters
     ----------
@@ -233,20 +232,15 @@ def merge_folders(folders: Sequence[Path | str], out_dir: Path | str, nodes: str
 
 def _merge(sources: Sequence[Path], out: Path, nodes: str) -> Merged:
     output_folder(out, SAMPLES)
-    halves: dict[Path, list[str]] = {source: [] for source in sources}
     with ExitStack() as stack:
         for source in sources:
             stack.enter_context(locked_file(source / SAMPLES))
         writer = _File(stack.enter_context(replaced(out / SAMPLES)), out / SAMPLES)
         joined = Joined(writer, "leave that folder out")
         for source in sources:
-            joined.add(_rows_for(out, read_rows(source, halves[source]), nodes), source)
+            joined.add(_rows_for(out, read_rows(source, []), nodes), source)
         joined.finish()
-    aside = "".join(f"{text}\n" for text in chain.from_iterable(halves.values()))
-    if aside:
-        with open(out / f"{SAMPLES}.partial", "a") as file:
-            file.write(aside)
-    return Merged(writer.rows, joined.dropped, [source for source, texts in halves.items() if texts])
+    return Merged(writer.rows, joined.dropped)
 
 
 def _rows_for(out: Path, rows: Iterable[AnyRow], nodes: str) -> Iterator[AnyRow]:

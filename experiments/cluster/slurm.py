@@ -254,13 +254,6 @@ class SlurmEngine:
             else:
                 self._live.append(task)
 
-    def machine(self) -> str:
-        """See `Engine`."""
-        from ..simulate.predict import MACHINE  # here: it brings pandas, which no other part of this file needs
-
-        result = next(iter(sorted(self._folder.glob(f"slurm/round-*/*.*/{MACHINE}"))), None)
-        return result.read_text() if result else ""
-
     def measure(self, shards: Sequence[Shard], keep: Keep, show: Show) -> bool:
         """See `Engine`."""
         given = {name_of(shard) for task in self._live for shard in task.shards}

@@ -49,11 +49,6 @@ def run_task(folder: Path, index: int, start: int) -> None:
 
     configuration = replace(from_dict(job.configuration), how_to_read=job.how_to_read)
     SweepRunner(configuration, str(own), job.command, shards=shards()).run()
-    if configuration.measure.simulate and not ending:
-        from ..simulate.predict import MACHINE, keep_machine  # here: it brings pandas
-
-        if not any(folder.glob(f"*.*/{MACHINE}")):  # one node's is enough: all are of one kind
-            keep_machine(own)
 
 
 def main() -> int:

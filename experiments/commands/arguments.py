@@ -29,10 +29,9 @@ def add_plan_options(
     *,
     network: str | None = "cifar10_cnn",
     network_group: Any = None,
-    leave_out: tuple[str, ...] = (),
     axes: bool = False,
     networks: bool = False,
-    **defaults: Any,
+    batch: int = PlanOptions().batch,
 ) -> None:
     """Add `--network` and a flag for each field of `PlanOptions`; see `plan_options` and `plan_axes`.
 
@@ -42,15 +41,12 @@ def add_plan_options(
         Default; None: the command needs no network.
     network_group : group of arguments, optional
         Mutually exclusive group that `--network` joins.
-    leave_out : tuple of str
-        Fields that the command sets itself.
     axes : bool
         Each flag of an option takes several values, and the parsed network is a tuple.
     networks : bool
         `--network` takes several values too; needs `axes`.
-    **defaults
-        Fields whose default differs from that of `PlanOptions`, without `axes`. Of "batch" it is that of networks of
-        images.
+    batch : int
+        Default, of networks of images.
     """
     group = network_group or parser
     if axes:
@@ -70,9 +66,8 @@ def add_plan_options(
         )
         group.add_argument("--network", default=network, metavar="N", help=text)
     # The default of the batch depends on the network, so arguments hold a batch only where one was given.
-    batch = defaults.pop("batch", PlanOptions().batch)
     defaults_text = {"batch": f"{format_value(batch)}, of tokens {BATCH_OF_TOKENS}"}
-    add_fields(parser, PlanOptions, leave_out=leave_out, axes=axes, said=defaults_text, **defaults)
+    add_fields(parser, PlanOptions, axes=axes, said=defaults_text)
     parser.set_defaults(batch_of_images=batch)
 
 
@@ -182,9 +177,9 @@ def _check_effects(options: Mapping[str, Any], networks: str | tuple[str, ...]) 
             )
 
 
-def plan_options(arguments: Namespace, **changes: Any):
-    """Return the `PlanOptions` that were asked for, with changes."""
-    options = PlanOptions(**{**given_options(arguments), **changes})
+def plan_options(arguments: Namespace):
+    """Return the `PlanOptions` that were asked for."""
+    options = PlanOptions(**given_options(arguments))
     check_images(options.granularity, options.batch)
     return options
 

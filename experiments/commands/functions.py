@@ -38,7 +38,7 @@ class InFolder(Shown):
 
 
 class Result(Shown):
-    """What `metg`, `info`, `train` and `evaluate` return, and base of `Trace`, `Simulation` and `Diagnosis`.
+    """What `metg`, `info`, `train`, `evaluate`, `simulate` and `diagnose` return, and base of `Trace`.
     Printing one prints what the command prints.
 
     Attributes

@@ -48,7 +48,6 @@ class Parser(argparse.ArgumentParser):
     """Parser whose arguments are declared when it is first used, and whose errors are one sentence."""
 
     declare: Callable[[argparse.ArgumentParser], None] | None = None
-    elsewhere: Callable[[str], str] = staticmethod(lambda word: "")  # where a word belongs that is no argument here
 
     def parse_known_args(self, args=None, namespace=None):
         declare, self.declare = self.declare, None
@@ -57,7 +56,7 @@ class Parser(argparse.ArgumentParser):
         result, rest = super().parse_known_args(args, namespace)
         if rest:  # refused here and not by the parser above, which does not know the options
             word = rest[0].partition("=")[0]
-            meant = self.elsewhere(word) or did_you_mean(word, self._option_string_actions)
+            meant = did_you_mean(word, self._option_string_actions)
             if not word.startswith("-"):
                 meant += "; several values of an option have commas between them, as in --batch 4,16"
             self.error(f"no such argument: {' '.join(rest)}{meant}")

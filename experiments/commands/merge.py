@@ -32,10 +32,8 @@ def call(arguments: Namespace) -> int:
     from pathlib import Path
 
     from ..cluster.merge import merge_folders
-    from ..results.folder import SAMPLES
     from ..survey import surveys_in
     from ..tables.numbers import plural
-    from ..tables.progress import say
 
     if any(surveys_in(Path(folder)) for folder in arguments.folders):
         from ..survey.joined import JOINED, join_surveys
@@ -46,11 +44,6 @@ def call(arguments: Namespace) -> int:
         print(Path(arguments.out, JOINED).read_text(encoding="utf-8").rstrip() if arguments.json else text)
         return 0
     merged = merge_folders(arguments.folders, arguments.out, arguments.nodes)
-    for folder in merged.half_rows:
-        say(
-            f"the last line of {folder / SAMPLES} is half-written; it was moved aside, to "
-            f"{arguments.out}/{SAMPLES}.partial"
-        )
     nodes, samples, profiles, failures = (
         plural(sum(merged.rows.get(kind, 0) for kind in kinds), kinds[0])
         for kinds in (("machine",), ("sample",), ("profile", "gpu_profile"), ("failure",))

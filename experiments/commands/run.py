@@ -55,17 +55,6 @@ def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("--script", action="store_true", help="of --on slurm: write the batch script, submit nothing")
     parser.add_argument("--detach", action="store_true", help="of --on slurm: submit, and do not wait")
     add_output(parser)
-    parser.elsewhere = _key_of_the_file
-
-
-def _key_of_the_file(word: str) -> str:
-    """Say where a word belongs that is a key of files, and no argument."""
-    from ..sweep.configuration import AXES, Measure
-    from ..sweep.configuration import fields as keys
-
-    name = word.removeprefix("--").replace("-", "_")
-    table = "[grid]" if name in AXES else "[measure]" if name in {f.name for f in keys(Measure)} else ""
-    return f"; {name} is a key of the table {table} in the file: change it in a copy of the file" if table else ""
 
 
 def call(arguments: Namespace) -> int:
@@ -172,8 +161,6 @@ def _measure_on(configuration, arguments: Namespace) -> int:
         say(f"submitted; `forktask status {out_dir}` shows its progress, and this command fetches the results: {again}")
         return 0
     compared = judge(results)
-    if compared.usable and configuration.measure.simulate:
-        _keep_machine(engine.machine(), out_dir)
     for line in compared.failures:
         say(line)
     status = describe_status(results)
@@ -210,17 +197,3 @@ def _engine(configuration, out_dir: str, again: str, arguments: Namespace) -> Ab
     from ..cluster.dask_engine import DaskEngine
 
     return DaskEngine(arguments.on.partition(":")[2], configuration, again)
-
-
-def _keep_machine(measured: str, out_dir: str) -> None:
-    """Keep what simulations need of the nodes: as one of them has measured it, or as this machine does if it is one."""
-    from ..results.files import write_atomically
-    from ..simulate.predict import MACHINE, OtherMachine, keep_machine
-
-    path = Path(out_dir) / MACHINE
-    if measured and not path.exists():
-        write_atomically(path, measured)
-    try:
-        keep_machine(out_dir)
-    except OtherMachine as error:
-        say(f"not simulated: {error}")

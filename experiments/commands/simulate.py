@@ -6,15 +6,11 @@ import os
 from argparse import ArgumentParser, Namespace
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
 from ...cython_src.errors import UsageError
 from ...cython_src.reading import Count
 from .arguments import add_json, number_from, numbers, several, show, texts
 from .functions import InFolder, Result, folder_of_results
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 DESCRIPTION = (
     "Replay a measured plan's graph with its serial block durations under each model's own policy, on any number of "
@@ -44,24 +40,6 @@ def add_arguments(parser: ArgumentParser) -> None:
     add_json(parser, "the table")
 
 
-class Simulation(Result):
-    """What `simulate` returns. Printing one prints the table of the command line.
-
-    Attributes
-    ----------
-    table : DataFrame
-        One row a model and number of threads: simulated and measured step time, error, speedup, efficiency, idle.
-    title : str
-        What was simulated: network, options and blocks.
-    error : str
-        How far the simulation is off at measured points, in a sentence; empty for another machine.
-    """
-
-    def __init__(self, title: str, error: str, table: pd.DataFrame, text: str, **parts: Any):
-        super().__init__(f"Simulation of {title}", table, text, **parts)
-        self.title, self.error = title, error
-
-
 def simulate(
     results: str | os.PathLike[str] | InFolder,
     *,
@@ -70,8 +48,9 @@ def simulate(
     machine: str | os.PathLike[str] | None = None,
     plan: str | None = None,
     seed: Count = 0,
-) -> Simulation:
-    """Predict the speedup on more threads, or on another machine, as `forktask simulate` does.
+) -> Result:
+    """Predict the speedup on more threads, or on another machine, as `forktask simulate` does; a row a model and number
+    of threads: simulated and measured step time, error, speedup, efficiency, idle.
 
     Parameters
     ----------
@@ -103,7 +82,7 @@ def simulate(
     specs, other = parse_models(several(models)) if models else None, read_machine(machine) if machine else None
     data, table, chart = simulate_plan(folder_of_results(results), counts, specs, other, plan, seed)
     text, charts = format_simulation(data), {"simulated": lambda: chart}
-    return Simulation(data["title"], data["error"], with_texts(table), text, charts=charts, data=data)
+    return Result(f"Simulation of {data['title']}", with_texts(table), text, charts=charts, data=data)
 
 
 def call(arguments: Namespace) -> int:

@@ -42,7 +42,6 @@ class TraceSettings(Record, frozen=True):
     """How models are logged, beside the options of a sweep."""
 
     seconds: Annotated[float, about("about how long each logged run lasts", above=0, below=MOST_SECONDS)] = 0.5
-    iterations: Annotated[int, about("length of each logged run instead; 0: by seconds", least=0)] = 0
     show: Annotated[int, about("iterations in pictures", least=1)] = SHOWN
 
 
@@ -170,8 +169,8 @@ def trace(
     out : path, optional
         Results folder; default: traces/<date and time>.
     **settings
-        `seconds` (that each logged run lasts), or its `iterations`; how many iterations pictures `show`; others as for
-        `compare`, one value each: `batch=16`.
+        `seconds` (that each logged run lasts); how many iterations pictures `show`; others as for `compare`, one value
+        each: `batch=16`.
 
     Raises
     ------
@@ -196,19 +195,14 @@ def _measured(
     from ..report.files import write_report, write_trace_files
     from ..sweep.comparison import measure_comparison
 
-    given = fields_of(TraceSettings, settings)
-    if {"seconds", "iterations"} <= given.keys():
-        raise UsageError("the length of a logged run must be given once, got seconds and iterations; leave one out")
-    own = TraceSettings(**given)
+    own = TraceSettings(**fields_of(TraceSettings, settings))
     specs = check_ours(models_on(None, shared.several(models), TRACED))
     counts = core_counts()[-1:] if threads is None else check_counts(specs, [threads])
     settings = {name: value for name, value in settings.items() if name not in own.as_dict()}
     settings |= {"models": [*map(str, specs)], "threads": [*counts], **once(own.seconds)}
     configuration = configuration_from("Traces of execution models", settings, Path(folder).parent)
     write = partial(write_trace_files, shown=own.show)
-    compared = measure_comparison(
-        configuration, folder, command, trace=write, iterations=own.iterations or None, adds_sessions=False
-    )
+    compared = measure_comparison(configuration, folder, command, trace=write, adds_sessions=False)
     if compared.usable:
         write_report(folder)
     return compared

@@ -7,7 +7,6 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
@@ -41,16 +40,6 @@ class Finding:
     # attempt, brings: what to try, and what it would bring; empty where nothing is known
     attempt: str = ""
     brings: str = ""
-
-    def as_row(self) -> dict[str, Any]:
-        """Return the finding for JSON."""
-        return {
-            "kind": self.kind,
-            "cost_s": self.cost_s,
-            "text": self.text,
-            "attempt": self.attempt,
-            "brings": self.brings,
-        }
 
 
 def diagnose(case: Case) -> list[Finding]:

@@ -4,8 +4,8 @@ METG(50 %) is the minimum effective task granularity: the shortest task, in wall
 of the rate is still reached that the kernel has alone. One denominator for all models: the kernel's best time for a
 unit of work without any runtime, over all processes of the run, times the threads.
 
-The time of a graph in a process is that of its fastest run, which other programs disturb least. With hogs
-(--interference), whose effect is the question, it is the median. Over processes, tables have the median and extremes.
+The time of a graph in a process is that of its fastest run, which other programs disturb least. Over processes, tables
+have the median and extremes.
 
 References
 ----------
@@ -33,7 +33,6 @@ from ..results.folder import LASTING_FAILURES, ResultsWriter, canonical_json, ne
 from ..results.rows import AnyRow, DurationsRow, MetgFailureRow, MetgRow, OfGraph, answered
 from ..sampling.child import TIME_LIMIT_S, clean_environment, measure_in_process, sample_environment
 from ..sampling.generation import contestant_of, measure_open_ended
-from ..sampling.hogs import MOST_HOGS, hogs_running
 from ..sampling.schedule import Job, Schedule
 from ..subjects.models import DEFAULT_MODELS, MODELS, ModelSpec, built_models, counts_for, parse_models
 from ..tables.numbers import plural
@@ -50,7 +49,6 @@ class MetgSettings(Placement, frozen=True):
     """Settings of the measurement of METG."""
 
     repeats: Annotated[int, about("processes for each model", least=1, below=100_001)] = 5
-    interference: Annotated[int, about("processes that spin on the same CPUs", least=0, below=MOST_HOGS + 1)] = 0
     seed: Annotated[int, about("of the order of measurements", least=0)] = 1
     quick: Annotated[bool, about("one short repeat: a check that it works")] = False
 
@@ -195,18 +193,14 @@ def _measure_together(
         "budget_s": 2.0 if settings.quick else 20.0,
         **({"durations_s": durations[0]} if durations else {}),
     }
-    hogs = settings.interference
     contestants = [
-        contestant_of(
-            c["model"], c["model"], threads, limit_s=TIME_LIMIT_S, hogs=hogs, command=MEASURE_COMMAND, **shared
-        )
+        contestant_of(c["model"], c["model"], threads, limit_s=TIME_LIMIT_S, command=MEASURE_COMMAND, **shared)
         for c in some
     ]
-    with hogs_running(hogs, settings.order(threads)):
-        answers, seen = measure_open_ended(contestants, f"{settings.seed} {repetition}")
+    answers, seen = measure_open_ended(contestants, f"{settings.seed} {repetition}")
     for conditions, contestant in zip(some, contestants, strict=True):
         result, model = answers[contestant.name], contestant.name
-        about = {"interference": hogs, "quick": settings.quick, "variables": contestant.variables}
+        about = {"quick": settings.quick, "variables": contestant.variables}
         about |= {"cpus": contestant.job["cpus"] or [], "origin": dict(parse_models([model])[0].model.origin)}
         about |= {**seen, **conditions}
         row = answered(MetgRow, MetgFailureRow, result, about)

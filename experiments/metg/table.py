@@ -114,7 +114,7 @@ def moved_takes(rows: Sequence[MetgRow | MetgFailureRow]) -> dict[tuple[int, str
     hand-over's seconds there, and the usual ones."""
     handovers = {}
     for row in rows:
-        if row.handover_s and not row.interference:
+        if row.handover_s:
             handovers[row.repetition, _session(row)] = statistics.median(row.handover_s)
     return moved(handovers)
 
@@ -126,17 +126,16 @@ def _session(row: OfGraph) -> str:
 def _is_disturbed(group, pressure: float) -> bool:
     """Return whether these rows had much load of others that nobody asked for."""
     row = group[0]
-    asked_for = row.interference or len(set(row.cpus)) < len(row.cpus)
+    asked_for = len(set(row.cpus)) < len(row.cpus)
     return pressure > MUCH_PRESSURE and not asked_for
 
 
 def _summarise_group(group, unit_s: float) -> dict[str, Any]:
     threads = group[0].parallel
-    typical = statistics.median if group[0].interference else min
     metgs, efficiencies = [], {}
     for row in group:
         works = [p.mean_work for p in row.points]
-        walls = [typical(p.iteration_times_s) / p.num_tasks for p in row.points]
+        walls = [min(p.iteration_times_s) / p.num_tasks for p in row.points]
         values = [work * unit_s / (wall * threads) for work, wall in zip(works, walls, strict=True)]
         metgs.append(metg_s(works, values, unit_s))
         for work, value in zip(works, values, strict=True):
@@ -167,7 +166,7 @@ def _summarise_group(group, unit_s: float) -> dict[str, Any]:
         metg = None if middle is None else {**metg, "median": min(max(middle, metg["low"]), metg["high"])}
     return {
         "metg_s": metg,
-        "empty_task_s": spread([typical(r.empty.iteration_times_s) / tasks for r in group]),
+        "empty_task_s": spread([min(r.empty.iteration_times_s) / tasks for r in group]),
         "record_s": spread([r.record_s and r.record_s / tasks for r in group]),
         "close_s": spread([None if r.close_s is None else r.close_s / tasks for r in group]),
         "prepare_s": spread([r.empty.prepare_s / tasks for r in group]),

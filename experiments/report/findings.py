@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import textwrap
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from typing import Any
 
 from ...cython_src.errors import UsageError
@@ -68,7 +69,7 @@ def diagnose_folder(folder: str | os.PathLike) -> dict[str, Any]:
 
 
 def _row(title: str, findings: Sequence[Finding], note: str, skipped: str = "") -> dict[str, Any]:
-    return {"title": title, "findings": [finding.as_row() for finding in findings], "skipped": skipped, "note": note}
+    return {"title": title, "findings": [*map(asdict, findings)], "skipped": skipped, "note": note}
 
 
 def format_findings(result: Mapping[str, Any]) -> str:

@@ -511,7 +511,6 @@ class OfGraph(Row, frozen=True, kw_only=True):
     graph: Annotated[dict[str, Any], says("pattern, sizes and kernel, or network and options")]
     repetition: Annotated[Count, says("which generation")]
     position: Annotated[Count, says("in the shuffled order")]
-    interference: Annotated[Count, says("number of competing processes")]
     quick: Annotated[bool, says("a check that it works")]
     variables: Annotated[dict[str, Text], says("environment variables of the process")]
     cpus: Annotated[list[Count], says("CPU of each thread")]

@@ -47,17 +47,13 @@ def measure_overhead(
 
 
 def _passes_to_log(job: Mapping[str, Any], plan, pass_time_s: float) -> int:
-    """Return the passes of the logged run, by the job's iterations or its time."""
-    stride, most = plan.iteration_stride, MAX_BLOCK_EVENTS // plan.num_tasks
-    passes = -(-(job["iterations"] or 1) // stride)
-    if passes > most:
+    """Return the passes of the logged run, by its time."""
+    most = MAX_BLOCK_EVENTS // plan.num_tasks
+    if not most:
         raise UsageError(
-            f"a trace holds at most {MAX_BLOCK_EVENTS} blocks per thread, got {passes} passes of {plan.num_tasks}; ask "
-            f"for at most {most * stride} iterations, or coarser blocks"
+            f"a trace holds at most {MAX_BLOCK_EVENTS} blocks per thread, got {plan.num_tasks}; ask for coarser blocks"
         )
-    if job["iterations"] is None:
-        passes = int(min(max(job["target_s"] / pass_time_s, MIN_PASSES), most))
-    return passes
+    return int(min(max(job["target_s"] / pass_time_s, MIN_PASSES), most))
 
 
 def _logged_run(stepper: Stepper, passes: int, between: Callable[[], Any] | None) -> tuple[tuple[int, int], int]:
@@ -90,8 +86,8 @@ def trace_run(job: Mapping[str, Any], bound=None) -> EventLog:
     Parameters
     ----------
     job : mapping
-        As for a sample; `iterations`: those of the logged run, None: it lasts about `target_s`; `inject`: one of
-        `injections.INJECTIONS`, for the logged run alone.
+        As for a sample; the logged run lasts about `target_s`; `inject`: one of `injections.INJECTIONS`, for the logged
+        run alone.
     bound : BoundPlan, optional
         Used in place of the job's plan.
 

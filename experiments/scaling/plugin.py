@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 
 import pytest
 
@@ -123,19 +122,13 @@ def scaling(request):
         compare_results=arguments.get("compare_results", True),
         baselines=config.stash[_session].baselines,
         folder=request.path.parent,
-        test="::".join([request.path.name, *names, _name(request.node)]),
+        test="::".join([request.path.name, *names, request.node.name]),
         budget_s=_budget_s(config),
         xdist=_is_xdist(config),
         null=config.getoption("scaling_null"),
     )
     request.node.stash[_test] = test
     return test
-
-
-def _name(node) -> str:
-    """Return the name of a test in its baseline, the same for each repetition by pytest-repeat."""
-    repeated = "__pytest_repeat_step_number" in getattr(getattr(node, "callspec", None), "params", ())
-    return re.sub(r"\[\d+-\d+\]$|-\d+-\d+(?=\]$)", "", node.name) if repeated else node.name
 
 
 class InconclusiveWarning(UserWarning):

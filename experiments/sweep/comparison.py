@@ -42,7 +42,6 @@ def measure_comparison(
     *,
     quick: bool = False,
     trace: TraceWriter | None = None,
-    iterations: int | None = None,
     adds_sessions: bool = True,
 ) -> Compared:
     """Measure a sweep and all that its report shows, and say on standard error what failed.
@@ -56,8 +55,6 @@ def measure_comparison(
     trace : callable, optional
         Log what every thread does, once for each plan and model on most threads, and write files of it: called with the
         folder, the title and the logs of a plan, it returns sentences about them.
-    iterations : int, optional
-        Length of each logged run; default: `target_s` long.
     adds_sessions : bool
         Whether a folder whose last session is whole gets another one.
 
@@ -94,7 +91,7 @@ def measure_comparison(
     if compared.usable:
         if options.simulate:
             keep_machine(out_dir)
-        untraced = _trace(compared, configuration, out_dir, trace, iterations, again=not adds_sessions)
+        untraced = _trace(compared, configuration, out_dir, trace, again=not adds_sessions)
         lines += [f"not traced: {failure}" for failure in untraced]
         compared.complete = compared.complete and not untraced
     for line in lines:
@@ -142,17 +139,11 @@ def _mismatches(results: Results, options: Measure) -> list[str]:
 
 
 def _trace(
-    compared: Compared,
-    configuration: Configuration,
-    out_dir: str,
-    trace: TraceWriter | None,
-    iterations: int | None,
-    again: bool,
+    compared: Compared, configuration: Configuration, out_dir: str, trace: TraceWriter | None, again: bool
 ) -> list[str]:
     """Write the traces that were asked for; return why some are missing."""
     grid, options, results = configuration.grid, configuration.measure, compared.results
-    requested = {"threads": max(grid.threads), "seconds": options.target_s, "iterations": iterations}
-    requested["placement"] = options
+    requested = {"threads": max(grid.threads), "seconds": options.target_s, "placement": options}
     failures: list[str] = []
     ours = [spec for spec in grid.models if not spec.is_peer]
     if trace:

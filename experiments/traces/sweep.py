@@ -53,7 +53,6 @@ def collect_traces(
     folder: str | os.PathLike,
     *,
     seconds: float = 0.5,
-    iterations: int | None = None,
     inject: str = "",
     placement: Placement | None = None,
 ) -> Collection:
@@ -65,8 +64,8 @@ def collect_traces(
         The `plan` entry of a job: options of a plan with the network, or a function that makes a graph.
     threads : int
         Models that run on fewer threads take what they may.
-    seconds, iterations
-        About how long each logged run lasts; or its length in iterations instead.
+    seconds
+        About how long each logged run lasts.
     inject : str
         A cause of outliers, one of `injections.INJECTIONS`, that each logged run meets.
 
@@ -93,7 +92,6 @@ def collect_traces(
             plan=dict(plan),
             warmup_s=WARMUP_S,
             target_s=seconds,
-            iterations=iterations,
             memory_limit=None,
             path=os.fspath(path),
             inject=inject,

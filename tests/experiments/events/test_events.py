@@ -37,15 +37,14 @@ def small_plan():
     return task_bench("stencil_1d", 4, 5, kernel="busy_wait", work=2000)
 
 
-def trace_of(model, threads=2, iterations=4, plan=None):
+def trace_of(model, threads=2, plan=None):
     job = {
         "model": parse_model(model),
         "threads": threads_of(model, threads),
         "cpus": None,
         "plan": {},
         "warmup_s": 0.01,
-        "target_s": 0.01,
-        "iterations": iterations,
+        "target_s": 1e-6,
     }
     return trace_run(job, bind(small_plan() if plan is None else plan))
 
@@ -62,7 +61,7 @@ def test_states_cover_the_run_and_hold_each_block_once(model):
     assert length.sum() == log.about["threads"] * log.wall_ns
     first = log.about["first_iteration"]
     ran = sorted(zip(log.blocks["iteration"].tolist(), log.blocks["task"].tolist(), strict=True))
-    assert ran == list(itertools.product(range(first, first + 4), range(20)))
+    assert ran == list(itertools.product(range(first, first + log.about["iterations"]), range(20)))
     assert log.about["lost"] == 0 and len(log.about["overheads"]) == 5
 
 
@@ -220,7 +219,7 @@ def test_trace_leaves_a_results_folder_that_every_command_reads(tmp_path, capsys
     nothing else; the same command adds nothing, another plan is refused and the logs stay."""
     monkeypatch.setattr(figures, "available_figures", lambda *_: [])  # those of any results folder
     out = tmp_path / "out"
-    command = [*TRACE, "--iterations", "3", "--out", str(out)]
+    command = [*TRACE, "--seconds", "0.000001", "--out", str(out)]
     assert main(command) == 0
     text = capsys.readouterr()
     assert text.err.count("iterations of") == 2 and "Wall time per iteration" in text.out

@@ -35,7 +35,6 @@ def row(model="taskiter", threads=2, repetition=0, overhead_s=20e-9, prepare_s=1
         "quick": False,
         "variables": {},
         "cpus": [*range(threads)],
-        "interference": 0,
     }
     result = {
         "parallel": threads,
@@ -70,8 +69,8 @@ def test_metg_is_twice_the_overhead():
 
 
 def test_processes_that_found_the_cpus_elsewhere_are_left_out():
-    """Check that a repetition whose hand-overs took longer in most rounds is no part of a median, that it is counted,
-    and that hogs excuse it."""
+    """Check that a repetition whose hand-overs took longer in most rounds is no part of a median, and that it is
+    counted."""
     near, far = [1.3e-7, 1.2e-7, 9e-7], [1.2e-7, 2.9e-7, 2.9e-7]
     apart = [row(repetition=0, handover_s=near), row(repetition=1, overhead_s=60e-9, handover_s=far)]
     table = table_of([*apart, row(repetition=2, handover_s=near), row(repetition=3)])
@@ -79,8 +78,6 @@ def test_processes_that_found_the_cpus_elsewhere_are_left_out():
     assert entry["repeats"] == 3 and entry["metg_s"]["high"] == pytest.approx(40e-9, rel=0.03)
     assert "1 of 4 generations found the CPUs elsewhere" in format_table(table)
     assert "290 ns in place of 130 ns" in format_table(table)
-    beside = table_of([row(**{**each, "interference": 1}) for each in ({"handover_s": near}, {"handover_s": far})])
-    assert beside["moved"] == []
 
 
 def test_metg_between_points_and_where_it_is_not_reached():
@@ -94,11 +91,11 @@ def test_metg_between_points_and_where_it_is_not_reached():
 
 
 def test_disturbed_figures_are_said_to_be():
-    """Check the warning, and that the fastest run counts but with hogs the median."""
+    """Check the warning, and that the fastest run counts."""
     quiet, pressed = row(), row(disturbance={"pressure_some_us": 500000})
     assert "disturbed" not in format_table(table_of([quiet]))
     assert "up to 50%" in format_table(table_of([pressed]))
-    # METG of disturbed runs and of quick checks is withheld, in every form; hogs were asked for.
+    # METG of disturbed runs and of quick checks is withheld, in every form.
     for entry, why in ((pressed, "disturbed"), (row(quick=True), "quick")):
         table = table_of([entry])
         assert table["results"][0]["metg_s"] is None and why in format_table(table).splitlines()[-1]
@@ -107,11 +104,9 @@ def test_disturbed_figures_are_said_to_be():
         figure = draw(table["results"], "single")
         crosses = [one for axis in figure.axes for one in axis.lines if one.get_gid() == CROSSED]
         assert bool(crosses) == ("Crossed out" in chart(table["results"]).text) == (entry is pressed)
-    assert table_of([{**pressed, "interference": 1}])["results"][0]["metg_s"] is not None
-    for interference, expected in ((0, 10e-9), (1, 20e-9)):
-        uneven = row(interference=interference)
-        uneven["empty"]["iteration_times_s"] = [16 * t for t in (10e-9, 20e-9, 90e-9)]
-        assert table_of([uneven])["results"][0]["empty_task_s"]["median"] == pytest.approx(expected)
+    uneven = row()
+    uneven["empty"]["iteration_times_s"] = [16 * t for t in (10e-9, 20e-9, 90e-9)]
+    assert table_of([uneven])["results"][0]["empty_task_s"]["median"] == pytest.approx(10e-9)
 
 
 def test_a_failure_is_named_below_its_graph():

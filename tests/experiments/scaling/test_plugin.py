@@ -297,19 +297,6 @@ def test_a_test_that_is_run_anew_reports_once(pytester, machine):
     assert len(names) == len(set(names)) > 0
 
 
-def test_repeated_tests_have_one_baseline(pytester, machine):
-    """Check that the numbers that pytest-repeat puts into names stand in no baseline, and other parameters do."""
-    text = CLAIM.replace(
-        "    def test_step(scaling):",
-        """    @pytest.mark.parametrize("__pytest_repeat_step_number", [0, 1], ids=["1-2", "2-2"])
-    @pytest.mark.parametrize("x", ["1-2"])
-    def test_step(scaling, x, __pytest_repeat_step_number):""",
-    )
-    run(pytester, text).assert_outcomes(passed=2)
-    (path,) = pytester.path.glob("**/scaling_baseline.json")
-    assert "test_step[1-2]" in path.read_text() and "2-2" not in path.read_text()
-
-
 def test_no_times_side_by_side(pytester, machine, monkeypatch):
     """Check that under pytest-xdist claims about times and writing baselines are refused."""
     run(pytester, CLAIM)

@@ -128,7 +128,7 @@ def test_losses_sum_to_threads_times_wall_exactly(logs):
 
 def test_perfetto_traces_keep_the_rules_of_the_format(tmp_path, logs):
     """Check phases and fields, that complete events of a track nest, and that arrows begin and end in blocks."""
-    windows = [LogWindow(log, range(4)) for log in logs]
+    windows = [LogWindow(log, range(3)) for log in logs]
     text = write_perfetto(tmp_path / "trace.json.gz", windows)
     with gzip.open(tmp_path / "trace.json.gz", "rt") as file:
         events = json.load(file)["traceEvents"]
@@ -160,12 +160,12 @@ def test_perfetto_traces_keep_the_rules_of_the_format(tmp_path, logs):
             around = [c for start, stop, c in tracks[event["pid"], event["tid"]] if start <= at < stop]
             assert any(category not in ("idle", "iteration") for category in around)
     blocks = [e for e in events if e["ph"] == "X" and "block" in e.get("args", {})]
-    assert len(blocks) == len(logs) * 4 * 20
+    assert len(blocks) == len(logs) * 3 * 20
 
 
 def test_paraver_traces_keep_the_rules_of_the_format(tmp_path, logs):
     """Check header, order and ranges of records, states without gaps, names of all values, rows of all objects."""
-    windows = [LogWindow(log, range(4)) for log in logs]
+    windows = [LogWindow(log, range(3)) for log in logs]
     write_paraver(tmp_path / "trace.prv", windows)
     header, *lines = (tmp_path / "trace.prv").read_text().splitlines()
     result = re.fullmatch(r"#Paraver \(\d\d/\d\d/\d\d at \d\d:\d\d\):(\d+)_ns:1\((\d+)\):(\d+):(.*)", header)
@@ -217,7 +217,7 @@ def test_all_files_are_written_and_pictures_are_not_empty(tmp_path, logs):
         rows = list(csv.DictReader(file))
     for log in logs:
         total = sum(float(row[f"{n}_s"]) for row in rows if row["model"] == log.about["model"] for n in LOSSES)
-        assert total == pytest.approx(log.about["threads"] * log.wall_ns * 1e-9 / 4)
+        assert total == pytest.approx(log.about["threads"] * log.wall_ns * 1e-9 / 3)
     usable = {row["model"]: str(row["preemption_s"] <= 0.05 * row["step_time_s"]) for row in as_rows(all_losses(logs))}
     assert {row["model"]: row["usable"] for row in rows} == usable
     assert "gantt" in text and "Wall time per iteration" in text
