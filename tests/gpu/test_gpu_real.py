@@ -15,12 +15,11 @@ from forktask.cython_src.binding.checks import run_serial
 from forktask.cython_src.gpu import blas as gpu_blas
 from forktask.cython_src.gpu import device as gpu_device
 from forktask.cython_src.gpu.bind import GpuBoundPlan, device_storage
-from forktask.cython_src.graphs.task_bench import task_bench
 from forktask.cython_src.lowering.lower import initialise, lower
 from forktask.cython_src.networks import gpt2, mobilenet_v2, preact_resnet18, resnet18, resnext29_2x64d
 from forktask.forkjoin.gpu_transfers import GpuHostLoadExecutor
 from forktask.tasking.gpu_both import GpuBothExecutor
-from forktask.tasking.gpu_executor import GpuTaskGraphExecutor, GpuTaskIterExecutor, GpuTasksExecutor
+from forktask.tasking.gpu_executor import GpuTasksExecutor
 
 STEPS, BATCH = 5, 16
 MODELS = {
@@ -193,20 +192,4 @@ def test_loops_divided_between_host_and_device(gpu, name):
         executor.run(STEPS)
     losses, expected = bound.arrays["losses"][:STEPS], on_cpu(plan)["losses"][:STEPS]
     np.testing.assert_allclose(losses, expected, rtol=1e-2)
-    bound.close()
-
-
-@pytest.mark.parametrize("pattern", ["stencil_1d", "fft", "spread", "all_to_all"])
-def test_task_bench_checks_its_inputs(gpu, pattern):
-    """Check that no task of Task Bench ever saw a wrong input, with blocks as launches and no barrier."""
-    bound = GpuBoundPlan(task_bench(pattern, 8, 6, radix=3, kernel="load_imbalance", work=500), None, gpu)
-    for executor in (
-        GpuTasksExecutor(unit="block", taskwait="none"),
-        GpuTaskIterExecutor(unit="block"),
-        GpuTaskGraphExecutor(),
-    ):
-        bound.arrays["cells"][...] = 0
-        with executor:
-            executor.prepare(bound)
-            executor.run(50)
     bound.close()
