@@ -6,7 +6,7 @@ import gc
 
 from ..cython_src.gpu.executor import GpuExecutor
 from ..cython_src.typed_text import format_bytes
-from .gpu_streams import launch_graph, map_to_streams, parts_of
+from .gpu_streams import launch_graph, map_to_streams
 from .models import GPU_TASKGRAPH, GPU_TASKITER, GPU_TASKS
 
 
@@ -14,7 +14,7 @@ class _StreamExecutor(GpuExecutor):
     """Base of the GPU's task models: launches on several streams, see `gpu_streams`."""
 
     def _record(self, bound):
-        self.graph = launch_graph(bound.plan, parts_of(bound.plan, self.options.unit))
+        self.graph = launch_graph(bound.plan)
         self.program = map_to_streams(self.graph, self.options.streams)
         self._streams = self._streams_for(bound, self.program.num_streams)
 
@@ -36,7 +36,7 @@ class _StreamExecutor(GpuExecutor):
                 device.wait(stream, events[node])
             launch = self.graph.launches[step.node]
             if launch is not None:
-                bound.launch(launch[0], stream, replay, first_block=launch[1], num_blocks=launch[2], captured=captured)
+                bound.launch(launch, stream, replay, captured=captured)
             if step.node in self.program.recorded:
                 device.record(events[step.node], stream)
 
@@ -107,8 +107,7 @@ class GpuTaskGraphExecutor(_StreamExecutor):
             return graph
         except MemoryError as error:
             launches = replays * sum(launch is not None for launch in self.graph.launches)
-            tries = {"unroll=1": replays > 1, "unit=loop": self.options.unit == "block", "a smaller batch": True}
-            smaller = ", ".join(name for name, helps in tries.items() if helps)
+            smaller = "unroll=1, a smaller batch" if replays > 1 else "a smaller batch"
             raise MemoryError(
                 f"a captured graph of {launches} launches needs more memory of the GPU ({device.name}) than the "
                 f"{format_bytes(free)} that are free; use {smaller}, or gpu_tasks, which captures none"

@@ -1,8 +1,8 @@
 """Which stream runs which launch, and the events between streams: a task graph mapped to CUDA's two means of ordering.
 
-Nodes are launches (a whole loop, or one block) and the graph's joins, which launch nothing. Nodes are given to streams
-in an order that respects the graph; what a stream runs one after the other needs no event. For everything else vector
-clocks decide: a node waits for another's event only if nothing it already waits for implies that.
+Nodes are launches, of a loop each, and the graph's joins, which launch nothing. Nodes are given to streams in an order
+that respects the graph; what a stream runs one after the other needs no event. For everything else vector clocks
+decide: a node waits for another's event only if nothing it already waits for implies that.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from ..cython_src.plan.model import Plan
 class LaunchGraph:
     """Launches and their dependences."""
 
-    launches: list[tuple[int, int, int] | None]  # none: a join
+    launches: list[int | None]  # number of the loop; none: a join
     # `before`, `before_next`: for each node its predecessors in the same replay, and those in the replay before
     before: list[list[int]]
     before_next: list[list[int]]
@@ -50,20 +50,12 @@ class StreamProgram:
         return sum(len(step.waits) + len(step.waits_next) for step in self.steps)
 
 
-def parts_of(plan: Plan, unit: str = "loop") -> list[tuple[int, int, int]]:
-    """Return the parts of a plan that launches run, in plan order: loop, first block, number of blocks."""
-    loops = enumerate(plan.loops)
-    if unit == "loop":
-        return [(k, 0, loop.num_blocks) for k, loop in loops]
-    return [(k, block, 1) for k, loop in loops for block in range(loop.num_blocks)]
-
-
-def launch_graph(plan: Plan, parts: Sequence[tuple[int, int, int]]) -> LaunchGraph:
-    """The closed task graph of a plan over parts of its loops, which hold all blocks in plan order."""
+def launch_graph(plan: Plan) -> LaunchGraph:
+    """The closed task graph of a plan over its loops."""
     graph = record_graph(plan.accesses, closed=True)
     source, target, token = graph.edges()
-    launches: list[tuple[int, int, int] | None] = list(parts)
-    node_of = np.repeat(np.arange(len(parts)), [count for _, _, count in parts]).tolist()
+    launches: list[int | None] = [*range(len(plan.loops))]
+    node_of = plan.task_loop.tolist()
     for _ in range(graph.num_tasks, graph.num_nodes):
         node_of.append(len(launches))
         launches.append(None)

@@ -30,7 +30,6 @@ _Priority = Annotated[
         choices=("auto", "newest"),
     ),
 ]
-_Unit = Annotated[str, about("what one launch runs", choices=("loop", "block"))]
 _Streams = Annotated[int, about("streams used, at most", least=1)]
 
 
@@ -98,14 +97,12 @@ class GpuTasksOptions(Record):
     taskwait: Annotated[str, about("where the host waits for all launches", choices=("iteration", "none"))] = (
         "iteration"
     )
-    unit: _Unit = "loop"
     streams: _Streams = 8
 
 
 class GpuTaskGraphOptions(Record):
     """Options of `gpu_taskgraph`."""
 
-    unit: _Unit = "loop"
     streams: _Streams = 8
 
 
@@ -113,7 +110,6 @@ class GpuTaskIterOptions(Record):
     """Options of `gpu_taskiter`."""
 
     unroll: Annotated[int, about("iterations in one captured graph", least=1, below=MOST_UNROLL + 1)] = 4
-    unit: _Unit = "loop"
     streams: _Streams = 8
 
 

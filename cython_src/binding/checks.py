@@ -96,9 +96,9 @@ def check_accesses(
     BlockFailure
         A kernel failed on data that were not poisoned.
     UsageError
-        `num_replays` or `blocks_per_loop` is not positive, or the plan was made from arrays and has no regions.
+        The plan was made from arrays and has no regions.
     """
-    checker = _prepare(plan, target, initialise, num_replays, blocks_per_loop, seed)
+    checker = _prepare(plan, target, initialise, seed)
     for replay in range(num_replays):
         for number, loop in enumerate(plan.loops):
             checker.check_loop(number, loop, _sample(loop.num_blocks, blocks_per_loop, checker.rng), replay)
@@ -117,7 +117,7 @@ def sample_accesses(
     number of blocks that were checked, and whether all loops were. Raises `AccessError`, `BlockFailure`, `UsageError`:
     as `check_accesses`.
     """
-    checker = _prepare(plan, "cpu", initialise, 1, BLOCKS_OF_A_LOOP, 0)
+    checker = _prepare(plan, "cpu", initialise, 0)
     deadline = time.monotonic() + limit_s
     place, places = [], Counter[str]()  # of each loop among those of its kernel
     for loop in plan.loops:
@@ -164,7 +164,7 @@ def find_unused_reads(
         Empty for a plan that is as narrow as its kernels. What a kernel uses may depend on the data (a gradient
         behind a ReLU), so look at what is found before you believe it; more replays find less by chance.
     """
-    checker = _prepare(plan, target, initialise, num_replays, blocks_per_loop, seed)
+    checker = _prepare(plan, target, initialise, seed)
     _, cuts, _ = build_access_table(plan.buffers, plan.loops)
     written = {a.buffer for loop in plan.loops for block in loop.blocks for a in block.accesses if a.kind != READ}
     used: dict[tuple[str, str, tuple[tuple[int, int], ...]], bool] = {}
@@ -178,12 +178,8 @@ def find_unused_reads(
     return [key for key, shown in used.items() if not shown]
 
 
-def _prepare(plan, target, initialise, num_replays, blocks_per_loop, seed):
+def _prepare(plan, target, initialise, seed):
     """Bind a plan to guarded memory of its own and fill in the data."""
-    if num_replays < 1:
-        raise UsageError(f"num_replays must be at least 1, got {num_replays}")
-    if blocks_per_loop is not None and blocks_per_loop < 1:
-        raise UsageError(f"blocks_per_loop must be at least 1 or None, got {blocks_per_loop}")
     for loop in plan.loops:
         if isinstance(loop.blocks, UniformBlocks):
             raise UsageError(

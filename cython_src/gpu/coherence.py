@@ -8,7 +8,7 @@ states of their own, so that some of it is written here and some there.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 HOST, DEVICE = "host", "device"
 PLACES = (HOST, DEVICE)
@@ -18,11 +18,6 @@ INVALID, SHARED, MODIFIED = "I", "S", "M"
 class Coherence:
     """States of the copies of some buffers.
 
-    Parameters
-    ----------
-    names : iterable of str
-        Buffers of one piece, shared at the start.
-
     Attributes
     ----------
     changes : int
@@ -31,12 +26,11 @@ class Coherence:
         Number of the last change of each buffer.
     """
 
-    def __init__(self, names: Iterable[str] = ()):
+    def __init__(self) -> None:
         self._cuts: dict[str, list[int]] = {}
         self._state: dict[str, dict[str, list[str]]] = {}
-        self.changes, self.changed = 0, {}
-        for name in names:
-            self.add(name)
+        self.changes = 0
+        self.changed: dict[str, int] = {}
 
     def add(self, name: str, owner: str | None = None, cuts: Sequence[int] = (0, 1)) -> None:
         """A new buffer: shared, or modified at `owner`. A known one keeps its states and gets the cuts it has not.

@@ -16,7 +16,6 @@ import numpy as np
 
 from ..errors import UsageError
 from ..kernels import kernel_table
-from ..kernels.bench.bench import task_bench_kernel
 from ..kernels.convolution import algorithms
 from ..kernels.interface import arguments
 from ..kernels.simd.instruction_sets import LANES
@@ -79,9 +78,7 @@ def _arguments() -> list[str]:
     limits = MAX_OPERANDS, MAX_REALS, MAX_INTEGERS
     shared = arguments.STRUCTS | arguments.BOXES
     structs = [f"struct {name} {{ int {', '.join(fields)}; }};" for name, fields in shared.items()]
-    return structs + [
-        arguments.cuda_struct(kernel_table.get(name), limits) for name in (*names(), task_bench_kernel(1))
-    ]
+    return structs + [arguments.cuda_struct(kernel_table.get(name), limits) for name in names()]
 
 
 # Files that stand for what is written here.
@@ -276,8 +273,7 @@ _LAUNCHES: dict[str, Grid] = {
     "nhwc_flatten": per_item(lambda a, b: extents(b, 0) * _sizes(a, "in", "channels", "height", "width")),
     **dict.fromkeys(("optimizer_sgd", "optimizer_adam"), _PER_PARAMETER),
     "gradient_sum": per_block(lambda a, b: 1),
-    "gradient_scale": per_block(lambda a, b: 1, shared_bytes=0),
-    **dict.fromkeys(("hash_chain", "replica"), per_block(lambda a, b: 1, shared_bytes=0)),
+    **dict.fromkeys(("gradient_scale", "replica"), per_block(lambda a, b: 1, shared_bytes=0)),
     **TOKEN_LAUNCHES,
 }
 
@@ -309,11 +305,10 @@ _BESIDE_PRODUCTS: dict[str, tuple[str, Grid, Callable[[Mapping, Collection[str]]
 
 # Kernels whose lanes must divide THREADS.
 _LANES_OF_THREADS = ("fc_forward", "softmax_loss")
-TASK_BENCH_MEMORY = 2
 
 
 def names() -> tuple[str, ...]:
-    """Kernels that have a CUDA form; besides these, `task_bench_N` for any N."""
+    """Kernels that have a CUDA form."""
     return tuple(_LAUNCHES)
 
 
@@ -344,10 +339,6 @@ def launches_of(
     UsageError
         A kernel, algorithm or size without a CUDA form.
     """
-    if kernel.startswith("task_bench_"):
-        if attributes["kernel"] == TASK_BENCH_MEMORY:
-            raise UsageError("kernel 'memory' of Task Bench has no CUDA form; use compute, load_imbalance or busy_wait")
-        return (Launch("task_bench", 1),)
     if kernel not in _LAUNCHES:
         raise UsageError(
             f"kernel {kernel!r} has no CUDA form{_REMEDIES.get(kernel.partition('_')[0], '')}; use the CPU"

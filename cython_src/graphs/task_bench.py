@@ -9,7 +9,9 @@ same pattern, so that iterations may overlap where the pattern lets them.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from types import MappingProxyType
+from typing import Any
 
 import numpy as np
 
@@ -17,8 +19,8 @@ from ..errors import UsageError, check_choice
 from ..kernels.bench.bench import CELL_NUMBERS, TASK_BENCH_KERNELS, WORK_BYTES, WORK_FLOPS, task_bench_kernel
 from ..plan.model import READ, UPDATE, AccessTable, BlockLoop, Buffer, Plan, UniformBlocks
 
-PATTERNS = ("trivial", "no_comm", "stencil_1d", "fft", "all_to_all", "nearest", "spread", "random_nearest")
-PATTERNS_WITH_RADIX = ("nearest", "spread", "random_nearest")
+PATTERNS = ("trivial", "no_comm", "stencil_1d", "fft", "all_to_all", "nearest", "spread")
+PATTERNS_WITH_RADIX = ("nearest", "spread")
 
 
 def predecessors(pattern: str, width: int, radix: int, step: int, point: int) -> list[int]:
@@ -37,20 +39,9 @@ def predecessors(pattern: str, width: int, radix: int, step: int, point: int) ->
         result = range(width)
     elif pattern == "nearest":
         result = range(p - radix // 2, p + (radix + 1) // 2)
-    elif pattern == "spread":
+    else:  # spread
         result = [(p + i * width // radix + (step % width if i else 0)) % width for i in range(radix)]
-    else:  # random_nearest: half of the neighbours, the same in every iteration, and the point itself
-        window = range(p - radix // 2, p + (radix + 1) // 2)
-        result = [q for q in window if q == p or _hash(step, p, q) & 1]
     return sorted({q for q in result if 0 <= q < width})
-
-
-def _hash(*numbers: int) -> int:
-    value = 0
-    for number in numbers:
-        value = ((value ^ (number + 1)) * 0x9E3779B97F4A7C15) & (2**64 - 1)
-        value ^= value >> 29
-    return value >> 20
 
 
 def _ranges(numbers: list[int]) -> list[tuple[int, int]]:
@@ -68,11 +59,7 @@ def _period(pattern: str, width: int) -> int:
     """Steps after which the pattern repeats."""
     if pattern == "fft":
         return max((width - 1).bit_length(), 1)
-    if pattern == "spread":
-        return width
-    if pattern == "random_nearest":
-        return 16
-    return 1
+    return width if pattern == "spread" else 1
 
 
 def _check(pattern: str, width: int, steps: int, radix: int, kernel: str, work: int) -> None:
@@ -108,7 +95,7 @@ def task_bench(
     width, steps : int
         Points, and steps an iteration.
     radix : int
-        Predecessors of a task, for nearest, spread and random_nearest (there at most so many).
+        Predecessors of a task, for nearest and spread.
     kernel : str
         One of `kernels.bench.bench.TASK_BENCH_KERNELS`: `empty`; `compute`, fused multiply-adds in registers;
         `load_imbalance`, between none and all of that, anew in each iteration; `memory`, copies in scratch memory
@@ -141,7 +128,7 @@ def task_bench(
             )
         )
         first_task += len(bounds)
-    return Plan.from_accesses(
+    return _plan(
         f"task_bench {pattern}",
         # Its content passes from one iteration to the next.
         [Buffer("cells", (steps, width, CELL_NUMBERS), "int64", "temporary", carried=True)],
@@ -185,13 +172,21 @@ def replica(plan: Plan, durations: np.ndarray, work: float) -> Plan:
     ]
     # The access table names buffers by number; nothing is ever stored in them.
     buffers = [Buffer(buffer.name, (1,), role="temporary", carried=True) for buffer in plan.buffers.values()]
-    return Plan.from_accesses(
+    return _plan(
         f"replica of {plan.name}",
         buffers,
         loops,
         plan.accesses,
         attributes={**plan.attributes, "workload": "replica", "mean_work": float(units.mean()), "aliases": {}},
     )
+
+
+def _plan(
+    name: str, buffers: Iterable[Buffer], loops: list[BlockLoop], table: AccessTable, attributes: dict[str, Any]
+) -> Plan:
+    """Return a plan whose accesses are there already: `PlanBuilder` would take too long to find those of a million."""
+    named = MappingProxyType({buffer.name: buffer for buffer in buffers})
+    return Plan(name, named, tuple(loops), table, attributes=attributes)
 
 
 def _offsets(counts: np.ndarray) -> np.ndarray:

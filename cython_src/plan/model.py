@@ -9,10 +9,9 @@ found on the same cell ids (`Plan.accesses`).
 from __future__ import annotations
 
 import math
-from collections.abc import Container, Iterable, Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -331,41 +330,6 @@ class Plan(Shown):
     @cached_property
     def deterministic(self) -> bool:
         return not (self.accesses.access_kind >= CONCURRENT).any()
-
-    @classmethod
-    def from_accesses(
-        cls, name: str, buffers: Iterable[Buffer], loops: Sequence[BlockLoop], accesses: AccessTable, **options: Any
-    ) -> Plan:
-        """A plan whose cells and accesses the caller has computed, for graphs too large for `PlanBuilder`; `options`:
-        further attributes of `Plan`. The sizes are checked, the independence of blocks is not: whoever builds the table
-        answers for it. Raises `UsageError`: the table does not fit the loops."""
-        first_task = 0
-        for loop in loops:
-            if loop.first_task != first_task:
-                raise UsageError(f"first_task of loop {loop.name!r} must be {first_task}, got {loop.first_task}")
-            first_task += loop.num_blocks
-        table = accesses
-        if not table.num_tasks == len(table.task_offsets) - 1 == first_task:
-            raise UsageError(f"the access table must have {first_task} tasks as the loops do, got {table.num_tasks}")
-        lengths = {
-            int(table.task_offsets[-1]),
-            len(table.access_list),
-            len(table.access_kind),
-            len(table.access_buffer),
-        }
-        if len(lengths) > 1 or table.list_offsets[-1] != len(table.list_cells):
-            raise UsageError("the offsets of an access table must end at the length of what they index; rebuild it")
-        if len(table.access_kind) and table.access_kind.max() > COMMUTATIVE:
-            raise UsageError("an access table holds no reductions, which PlanBuilder lowers; got one, make it updates")
-        if len(table.list_cells) and not 0 <= table.list_cells.min() <= table.list_cells.max() < table.num_cells:
-            raise UsageError(f"cells of an access table must be in [0, {table.num_cells}); rebuild it")
-        return cls(
-            name=name,
-            buffers=MappingProxyType({buffer.name: buffer for buffer in buffers}),
-            loops=tuple(loops),
-            accesses=table,
-            **options,
-        )
 
     @cached_property
     def num_tasks(self) -> int:

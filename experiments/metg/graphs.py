@@ -20,7 +20,7 @@ class TaskBenchOptions(Record, frozen=True):
 
     width: Annotated[int, about("tasks per step", least=1, below=65_537)] = 16
     steps: Annotated[int, about("steps per iteration", least=1, below=65_537)] = 16
-    radix: Annotated[int, about("inputs of a task, for nearest, spread and random_nearest", least=0, below=1025)] = 5
+    radix: Annotated[int, about("inputs of a task, for nearest and spread", least=0, below=1025)] = 5
     kernel: Annotated[str, about("what a task does", choices=("compute", "memory", "load_imbalance", "busy_wait"))] = (
         "compute"
     )

@@ -488,10 +488,10 @@ def convolution_for(spec: ModelSpec | str, conv: str) -> str:
 
 def options_for(spec: ModelSpec | str, conv: str, granularity: str) -> dict[str, str]:
     """Return the options that `lower` gets where they suit the device: see `convolution_for`, which holds for all
-    convolutions of a GPU; where only streams of it run a plan, and none of them a block alone, granularity "auto" is
-    "device". Raises `UsageError`: what `convolution_for` refuses."""
+    convolutions of a GPU; where only streams of it run a plan, granularity "auto" is "device". Raises `UsageError`:
+    what `convolution_for` refuses."""
     spec = runnable(spec)
-    whole = spec.binds_on_gpu and not spec.model.mixes_devices and spec.option("unit") != "block"
+    whole = spec.binds_on_gpu and not spec.model.mixes_devices
     conv = convolution_for(spec, conv)
     suited = {"conv": conv, "granularity": "device" if whole and granularity == "auto" else granularity}
     return {**suited, "algorithms": ""} if spec.binds_on_gpu else suited

@@ -13,7 +13,7 @@ from forktask.cython_src.errors import UsageError
 from forktask.cython_src.gpu import device as gpu_device
 from forktask.cython_src.gpu import launches as gpu_launches
 from forktask.cython_src.gpu.launches import ARGS_DTYPE
-from forktask.cython_src.graphs.task_bench import task_bench
+from forktask.cython_src.lowering.lower import lower
 from forktask.cython_src.targets import bind
 
 
@@ -31,7 +31,7 @@ def test_without_cupy_one_sentence(monkeypatch):
         gpu_device.count_gpus()
     monkeypatch.setattr(gpu_device, "shows_gpu", lambda: True)
     with pytest.raises(UsageError, match=r"needs CuPy, which cannot be imported .*pip install 'forktask\[gpu\]'"):
-        bind(task_bench("trivial", 2, 2), target="gpu")
+        bind(lower("lenet5", batch=2), target="gpu")
 
 
 @pytest.mark.cupy

@@ -14,13 +14,11 @@ from gpu.fake_gpu import emulator
 from cython_src.kernels import kernel_testing
 from cython_src.kernels.convolution import test_nhwc
 from forktask.cython_src.binding.bind import bind
-from forktask.cython_src.binding.checks import check_orders, run_serial
+from forktask.cython_src.binding.checks import run_serial
 from forktask.cython_src.errors import UsageError
 from forktask.cython_src.gpu import launches as gpu_launches
 from forktask.cython_src.gpu import token_launches
 from forktask.cython_src.gpu.grids import PRODUCT_TILES
-from forktask.cython_src.graphs.task_bench import task_bench
-from forktask.cython_src.kernels import kernel_table
 from forktask.cython_src.kernels.convolution.specs import NCHW16_FORMS
 from forktask.cython_src.lowering.lower import lower
 from forktask.cython_src.networks.parts import convolutional_classifier
@@ -120,7 +118,7 @@ def test_what_has_no_cuda_form_is_refused():
         gpu_launches.launches_of("nhwc_conv_forward", {"algorithm": 1}, bounds)
     with pytest.raises(UsageError, match="lanes of 'fc_forward' must divide 128"):
         gpu_launches.launches_of("fc_forward", {"lanes": 3}, bounds)
-    with pytest.raises(UsageError, match="'memory' of Task Bench"):
+    with pytest.raises(UsageError, match="kernel 'task_bench_1' has no CUDA form; use the CPU"):
         gpu_launches.launches_of("task_bench_1", {"kernel": 2}, bounds)
 
 
@@ -193,32 +191,6 @@ def test_bad_labels_and_indices_fail():
         bound.arrays[name].flat[:] = 77
         with pytest.raises(RuntimeError, match=rf"{loop}\[0\] failed in iteration 0 with status"):
             run_serial(bound, 1)
-
-
-@pytest.mark.cxx
-def test_task_bench_runs_in_any_order():
-    """Check Task Bench's CUDA kernel by its own input checks, and that it notices a wrong order."""
-    plan = emulator.with_cuda_kernels(task_bench("stencil_1d", 4, 3, kernel="load_imbalance", work=5))
-    bound = bind(plan)
-    assert check_orders(bound, num_orders=5, num_replays=3) > 0
-    bound.arrays["cells"][-1, 0, 0] = 5
-    with pytest.raises(RuntimeError, match="failed in iteration 0 with status 1"):
-        run_serial(bound, 1)
-
-
-@pytest.mark.cxx
-def test_hash_chain_and_replica_equal_the_cpu():
-    """Check the kernels without numerical meaning: the same hash, the same failure."""
-    spec, cuda = kernel_table.get("hash_chain"), emulator.emulated("hash_chain").reference
-    cells = np.arange(7, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15)
-    attributes = {"work": 3, "fail_iteration": 5, "fail_index": 2}
-    for iteration, status in ((0, 0), (4, 0), (5, 7)):
-        a, b = cells.copy(), cells.copy()
-        bounds = {"i": 2, "start": 3, "stop": 7}
-        assert cuda({"out": a, "in": cells}, attributes, bounds, iteration) == status
-        assert (spec.reference({"out": b, "in": cells}, attributes, bounds, iteration) or 0) == status
-        assert (a == b).all()
-    assert emulator.emulated("replica").reference({}, {"kernel": 1}, {"work": 10}, 0) == 0
 
 
 @pytest.mark.cxx

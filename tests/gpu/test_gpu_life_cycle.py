@@ -11,23 +11,19 @@ from test_life_cycle import MISUSES, Case, check_misuse
 from forktask.cython_src.gpu import blas as gpu_blas
 from forktask.cython_src.gpu.bind import GpuBoundPlan, device_storage
 from forktask.cython_src.gpu.blas import WORKSPACE_BYTES
-from forktask.cython_src.graphs.task_bench import task_bench
 from forktask.cython_src.lowering.lower import initialise, lower
 from forktask.cython_src.networks.parts import convolutional_classifier
 from forktask.experiments.subjects.models import MODELS
 
 pytestmark = [pytest.mark.cxx, pytest.mark.timeout(120)]
 SPECS = [name for name, model in MODELS.items() if model.device == "gpu" and not model.is_peer]
-NEED_A_NETWORK = ("gpu_hostload",)
 # A GPU looks for no decision to stop, and its arrays have no replacement on the host.
 NOT_HERE = ("loop", "decisions", "lookahead", "exchanged")
 
 
 @cache
-def plan_for(spec):
-    """A plan that a model takes."""
-    if spec not in NEED_A_NETWORK:
-        return task_bench("stencil_1d", 2, 2)
+def small_plan():
+    """A plan that every model takes."""
     network = convolutional_classifier("small", (2, 8, 32), (5, 4), 3)
     sizes = {"num_images": 8, "num_batches": 2, "num_iterations_logged": 8}
     return lower(network, batch=4, granularity="images=2", layout="nchw", conv="direct", **sizes)
@@ -48,7 +44,7 @@ class GpuCase(Case):
     pause_s = 0.15  # there is one such pause in a run
 
     def __init__(self, spec):
-        self.plan, self.device = plan_for(spec), FakeDevice()
+        self.plan, self.device = small_plan(), FakeDevice()
         super().__init__(spec)
         self.first = self.persistent()
 
@@ -65,15 +61,12 @@ class GpuCase(Case):
 
     def bind(self, storage=None):
         bound = GpuBoundPlan(self.plan, storage, self.device)
-        if self.spec in NEED_A_NETWORK:
-            initialise(bound, 1)
-        else:
-            bound.arrays["cells"][...] = 0
+        initialise(bound, 1)
         return bound
 
     def persistent(self):
         """Copies of the buffers that outlive an iteration."""
-        kept = [b.name for b in self.plan.buffers.values() if b.persistent or b.name == "cells"]
+        kept = [b.name for b in self.plan.buffers.values() if b.persistent]
         return {name: np.array(self.bound.arrays[name]) for name in kept}
 
     def check(self):
@@ -106,7 +99,7 @@ def test_fifty_executors_take_no_more_than_the_first(monkeypatch):
     """Check that events, streams, memory of the device and of the host are given back once an executor is closed, and
     that streams, which keep their workspaces, are used again."""
     monkeypatch.setattr(gpu_blas, "FILLING", 0)
-    device, plan = FakeDevice(execute=False), plan_for("gpu_hostload")
+    device, plan = FakeDevice(execute=False), small_plan()
 
     def held(number):
         bound = GpuBoundPlan(plan, device_storage(device, ("pageable", "pinned")[number % 2]), device)

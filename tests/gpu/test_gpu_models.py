@@ -30,11 +30,10 @@ MODELS = {
     "stream": (GpuStreamExecutor, {}),
     "tasks": (GpuTasksExecutor, {}),
     "tasks, no taskwait": (GpuTasksExecutor, {"taskwait": "none"}),
-    "tasks, blocks, no taskwait": (GpuTasksExecutor, {"taskwait": "none", "unit": "block", "streams": 3}),
+    "tasks, three streams, no taskwait": (GpuTasksExecutor, {"taskwait": "none", "streams": 3}),
     "taskgraph": (GpuTaskGraphExecutor, {}),
-    "taskgraph, blocks": (GpuTaskGraphExecutor, {"unit": "block"}),
     "taskiter": (GpuTaskIterExecutor, {"unroll": 2}),
-    "taskiter, blocks": (GpuTaskIterExecutor, {"unroll": 3, "unit": "block", "streams": 4}),
+    "taskiter, four streams": (GpuTaskIterExecutor, {"unroll": 3, "streams": 4}),
 }
 
 
@@ -108,16 +107,16 @@ def test_models_agree_bit_for_bit(model, expected):
 def test_other_plans_agree_too(options):
     """Check chained gradients, shared memory and unfused loops under a model that overlaps iterations."""
     same = persistent(run(small_plan(**options), "stream"))
-    assert_same_bits(persistent(run(small_plan(**options), "taskiter, blocks", 3)), same)
+    assert_same_bits(persistent(run(small_plan(**options), "taskiter, four streams", 3)), same)
 
 
 @pytest.mark.parametrize("products", ["tf32", "3xtf32"])
 def test_models_agree_in_tf32(products):
-    """Check that blocks as launches and one launch a loop give the same bits on tensor cores, and other bits than
+    """Check that one stream and several give the same bits on tensor cores, and other bits than
     float32."""
     plan = lower(RESIDUAL, batch=2, num_images=12, num_batches=6, granularity="images=1", conv="direct")
     runs = {}
-    for model in ("stream", "taskiter, blocks"):
+    for model in ("stream", "taskiter, four streams"):
         bound = GpuBoundPlan(plan, None, FakeDevice(1), products=products)
         initialise(bound, 1)
         bound.arrays["dataset.images"][...] = np.random.default_rng(2).standard_normal((12, 3, 8, 8))
@@ -236,7 +235,7 @@ def test_every_conflict_is_ordered(model):
     assert assert_conflicts_are_ordered(bound, 5) > 400
 
 
-@pytest.mark.parametrize("model", ["tasks, blocks, no taskwait", "taskiter, blocks"])
+@pytest.mark.parametrize("model", ["tasks, three streams, no taskwait", "taskiter, four streams"])
 def test_every_conflict_of_a_residual_network_is_ordered(model):
     """Check the same for loops of several launches: statistics after convolutions."""
     plan = residual_plan()
@@ -263,7 +262,7 @@ def test_a_dependence_left_out_is_noticed(monkeypatch):
         return program
 
     monkeypatch.setattr(gpu_executor, "map_to_streams", one_wait_less)
-    bound = run(small_plan(), "tasks, blocks, no taskwait", execute=False, products="own")
+    bound = run(small_plan(), "tasks, three streams, no taskwait", execute=False, products="own")
     with pytest.raises(AssertionError, match="is not ordered after"):
         assert_conflicts_are_ordered(bound, 5)
 

@@ -191,7 +191,7 @@ def test_a_step_on_a_gpu_is_few_launches(name, batch, launches, products):
         number += len(how) - bool(given)
         assert given is None or loop.num_blocks == 1
     assert number <= launches and len(by_library) == products
-    for text in ("gpu_both", "gpu_tasks:unit=block", "serial"):
+    for text in ("gpu_both", "serial"):
         assert options_for(text, "auto", "auto")["granularity"] == "auto"
     assert options_for(model, "auto", "images=1")["granularity"] == "images=1"
 

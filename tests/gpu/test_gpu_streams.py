@@ -1,12 +1,11 @@
 """Graphs mapped to streams and events: all dependences enforced, none twice."""
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from forktask.cython_src.lowering.lower import lower
 from forktask.cython_src.networks.parts import convolutional_classifier
-from forktask.tasking.gpu_streams import LaunchGraph, launch_graph, map_to_streams, parts_of
+from forktask.tasking.gpu_streams import LaunchGraph, launch_graph, map_to_streams
 
 SMALL = convolutional_classifier("small", (2, 8, 32), (5, 4), 3)
 
@@ -18,7 +17,7 @@ def graphs(draw):
     nodes = range(size)
     before = [sorted(draw(st.sets(st.integers(0, k - 1), max_size=3))) if k else [] for k in nodes]
     before_next = [sorted(draw(st.sets(st.sampled_from(nodes), max_size=2)) | {k}) for k in nodes]
-    return LaunchGraph([(k, 0, 1) for k in nodes], before, before_next)
+    return LaunchGraph([*nodes], before, before_next)
 
 
 def enforced(program, replays, without=None):
@@ -65,11 +64,10 @@ def test_dependences_hold_in_every_replay(graph, max_streams):
             assert missing(graph, enforced(program, 4, (step.node, other, True)), 4)
 
 
-@pytest.mark.parametrize("unit", ["loop", "block"])
-def test_a_network_needs_few_events(unit):
+def test_a_network_needs_few_events():
     """Check that a training step uses several streams and fewer waits than it has edges."""
     plan = lower(SMALL, batch=8, layout="nchw", granularity="images=2")
-    graph = launch_graph(plan, parts_of(plan, unit))
+    graph = launch_graph(plan)
     program = map_to_streams(graph, 8)
     assert 1 < program.num_streams <= 8
     edges = sum(len(before) for before in graph.before) + sum(len(before) for before in graph.before_next)

@@ -126,9 +126,9 @@ def test_a_step_that_is_not_there_shows(line, products):
 
 MODELS = {
     "forkjoin": "gpu_forkjoin",
-    "tasks, blocks": "gpu_tasks:taskwait=none:unit=block:streams=3",
+    "tasks, three streams": "gpu_tasks:taskwait=none:streams=3",
     "taskgraph": "gpu_taskgraph",
-    "taskiter, blocks": "gpu_taskiter:unroll=2:unit=block",
+    "taskiter": "gpu_taskiter:unroll=2",
     "prefetch": "gpu_hostload:memory=pinned",
 }
 
@@ -162,7 +162,7 @@ def test_models_agree_bit_for_bit(network, products, monkeypatch):
             assert arrays[name].tobytes() == array.tobytes(), (model, name)
 
 
-@pytest.mark.parametrize("model", ["tasks, blocks", "taskiter, blocks"])
+@pytest.mark.parametrize("model", ["tasks, three streams", "taskiter"])
 def test_every_conflict_is_ordered(model):
     """Check by brute force over cells that streams and events order all tasks of GPT-2 that touch the same cell."""
     plan = make_plan("gpt2", granularity="images=1,heads=2", clip_norm=1.0)

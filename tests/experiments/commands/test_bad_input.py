@@ -180,7 +180,7 @@ def test_every_option_takes_a_right_value(command, action):
         ("compare --network none.py:graph(grain=16", "are written as in file.py:function(grain=16"),
         ("compare --network none.py:graph(grain=16)", "no file 'none.py'"),
         ("metg --width 65536 --steps 65536", "at most 1000000 tasks"),
-        ("metg --radix 3", "--radix is for the patterns nearest, spread, random_nearest, got stencil_1d; leave it out"),
+        ("metg --radix 3", "--radix is for the patterns nearest, spread, got stencil_1d; leave it out"),
         ("metg --network lenet5 --width 4", "--width is an option of Task Bench graphs"),
         ("plan --network lenet5,cifar10_cnn", "takes one value, got 'lenet5,cifar10_cnn'; give the command once"),
         ("run lenet5 --trace", "--trace is for sweeps, got it with the study lenet5; leave it out"),
