@@ -5,6 +5,7 @@ import os
 import re
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -104,3 +105,17 @@ def test_memory_that_a_gpu_refuses_is_one_sentence():
     for call in (lambda: device.allocate(1), lambda: device.launch(spin, 1, 0)):
         with pytest.raises(CudaError):
             call()
+
+
+def test_the_day_on_a_gpu_compiles_each_file_in_each_arithmetic():
+    """Check what tools/gpu_day.sh compiles ahead."""
+    folder = Path(__file__).resolve().parents[2] / "tools" / "gpu_day"
+    listed = subprocess.run(
+        [sys.executable, "-m", "steps", "files"],
+        env={**os.environ, "PYTHONPATH": str(folder)},
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout.split()
+    assert {"kernels/linear/linear.cu", "kernels/linear/linear.cu@tf32"} <= set(listed)
+    assert {line.partition("@")[0] for line in listed} == set(gpu_launches.SOURCE_FILES)

@@ -1,8 +1,8 @@
 """What stages of tools/gpu_day.sh do in Python: `python -m steps NAME ...`, with this folder in PYTHONPATH.
 
 hold                      open the device and keep it open
-files                     print a CUDA function of each source file
-warm SYMBOL               compile and load the file of a function
+files                     print each file of CUDA functions, and FILE@PRODUCTS for each other arithmetic
+warm FILE                 compile and load one of these; CuPy keeps the result on disk
 smoke BATCH STEPS         every model of a GPU leaves the same bits, and the processor's numbers within rounding
 form FILE INTO            copy a sweep or study, without models that this installation has not, on no more threads than
                           this machine has
@@ -34,13 +34,16 @@ def hold():
 
 
 def files():
-    first = {file: symbol for symbol, file in launches.symbols().items()}
-    in_tf32 = [f"{first[file]}@{products}" for file in launches.multiplying() for products in launches.ARITHMETIC]
-    print(*first.values(), *in_tf32, sep="\n")
+    others = [f"{file}@{products}" for file in launches.multiplying() for products in launches.ARITHMETIC]
+    print(*launches.SOURCE_FILES, *others, sep="\n")
 
 
-def warm(symbol):
-    gpu_device.default_gpu().prepare(symbol)
+def warm(form):
+    import cupy
+
+    file, _, products = form.partition("@")
+    code = launches.source(file, products=products)
+    cupy.RawModule(code=code, options=launches.COMPILE_OPTIONS, backend="nvrtc").compile()
 
 
 def smoke(batch, steps):
