@@ -273,10 +273,7 @@ def failures(
     differs : callable, optional
         Comparison for plans that are not deterministic: (row number) -> None or a sentence.
     """
-    result = []
-    for row in rows:
-        if "failure" in row:
-            result.append(_did_not_run(row))
+    result = [_did_not_run(row) for row in rows if "failure" in row]
     good = [(k, row) for k, row in enumerate(rows) if "failure" not in row]
     if not good:
         return result

@@ -6,7 +6,6 @@ warm FILE                 compile and load one of these; CuPy keeps the result o
 smoke BATCH STEPS         every model of a GPU leaves the same bits, and the processor's numbers within rounding
 form FILE INTO            copy a sweep or study, without models that this installation has not, on no more threads than
                           this machine has
-modes NAME[,NAME...]      print which of these modes of PyTorch there are
 """
 
 import os
