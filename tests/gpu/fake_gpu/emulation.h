@@ -66,7 +66,6 @@ static inline int __ffs(int bits)
     return __builtin_ffs(bits);
 }
 
-
 /* A stack that runs threads of a CUDA block until one of them waits at a barrier. */
 struct Fiber {
     jmp_buf state;
