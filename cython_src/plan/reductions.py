@@ -1,9 +1,9 @@
 """Reductions, lowered: private copies for groups of blocks, combined in a fixed order.
 
-A reduction access says that a block adds something to a region. Blocks of a loop are
-dealt to at most `groups` groups of neighbours; each group has a private copy of the buffer, in which its blocks follow
-one another. Before the first block that touches the buffer in another way, or at the end of the pass, the copies are
-combined with the buffer in the order of the groups. All of this becomes ordinary loops, reads, writes and updates:
+A reduction access says that a block adds something to a region. Blocks of a loop are dealt to at most `groups` groups
+of neighbours; each group has a private copy of the buffer, in which its blocks follow one another. Before the first
+block that touches the buffer in another way, or at the end of the pass, the copies are combined with the buffer in the
+order of the groups. All of this becomes ordinary loops, reads, writes and updates:
 
     fill (a block a copy)  ->  the user's loops, on the copies  ->  combine (a block a region)
 

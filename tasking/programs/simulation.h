@@ -260,9 +260,9 @@ static void queue_roots(Simulation *m, const int32_t *home, ReadyOrder by)
         behind += loop[t] != first ? cost : 0;
     }
     const int first_is_newest = behind > SMALL_ROOTS * total;
-    for (int pass = 0; pass < 2; pass++)
+    for (int newest = 0; newest < 2; newest++) /* what is queued last is the newest */
         for (int32_t t = m->num_tasks - 1; t >= 0; t--)
-            if (m->pending[t] == 0 && (loop[t] == first) == (pass == first_is_newest))
+            if (m->pending[t] == 0 && ((loop[t] == first) == first_is_newest) == newest)
                 queue_task(m, home, by, t);
 }
 
@@ -357,7 +357,7 @@ static int simulate_order(Simulation *m, ReadyOrder by, int is_short, int32_t *h
     memset(m->clock, 0, (size_t)num_workers * sizeof(double));
     memset(m->reader, -1, (size_t)m->placed->graph->num_nodes * sizeof(int32_t));
     memset(m->arrival, 0, (size_t)m->placed->graph->num_nodes * sizeof(Arrival));
-    for (int pass = 0; pass <= is_short; pass++) {
+    for (int pass = 0; pass < (is_short ? 2 : 1); pass++) {
         double since = 0;
         begin_iteration(m, home, by);
         for (int32_t started = 0; started < m->num_tasks; started++) {
