@@ -62,13 +62,18 @@ def expected_duration_s(configuration: Configuration, plan_rows: Mapping[str, Pl
     return first + (min(later, max(measure.budget_s - first, 0.0)) if measure.budget_s else later)
 
 
-def generation_s(configuration: Configuration, plan_rows: Mapping[str, PlanRow]) -> tuple[float, float]:
+def generation_s(
+    configuration: Configuration, plan_rows: Mapping[str, PlanRow], later: bool = False
+) -> tuple[float, float]:
     """Estimate the duration of a generation's samples and of its profiles, from FLOPs at a typical rate; plans that do
-    not fit into memory take no time."""
+    not fit into memory take no time. `later`: of a generation without models that are far behind."""
     measure, samples, profiles = configuration.measure, 0.0, 0.0
     start_s = STARTUP_S / len(available_cpus())  # processes of a generation start side by side
     allowed, _ = allowed_bytes(*memory_bounds(measure.memory_limit))
     for point in configuration.points():
+        far_behind = point.model.model.far_behind and point.threads > 1
+        if later and far_behind:
+            continue
         plan = plan_rows[point.plan_id]
         fits = sum(plan.memory_bytes.values()) <= allowed
         step_s = fits * plan.flops / (GUESSED_FLOPS_PER_S * point.threads)
@@ -77,7 +82,7 @@ def generation_s(configuration: Configuration, plan_rows: Mapping[str, PlanRow])
         sample_s = start_s + step_s * measure.checked(plan.flops)
         sample_s += min(measure.warmup_s, 0.3) if step_s < LONG_PASS_S else 0.0
         turn_s = sum(turn_lengths(step_s, 0.0)) * step_s if step_s else 0.0
-        rounds = 1 if point.model.model.far_behind and point.threads > 1 else measure.least_rounds
+        rounds = 1 if far_behind else measure.least_rounds
         samples += min(sample_s + max(measure.target_s, rounds * turn_s), measure.time_limit_s)
         profiles += min(max(measure.target_s, 6 * step_s), measure.time_limit_s)
     return samples, profiles

@@ -199,10 +199,13 @@ class SweepRunner:
                     yield _job(f"generation {shard.repetition + 1}{of}", names, shard, measure)
             return
         if limited:
-            self._say_room(schedule, generation_s(self.configuration, plans)[0], "is expected to take")
+            expected = (generation_s(self.configuration, plans, later)[0] for later in (False, True))
+            self._say_room(schedule, *expected, "is expected to take")
         for repetition, group in self._generations(results):
             if repetition == first + 1 and limited:
-                self._say_room(schedule, schedule.spent_s, "took")
+                rows = [row for row in results.of(SampleRow) if row.repetition == first]
+                far_behind_s = sum(_turns_s(row) for row in rows if row.model.model.far_behind and row.threads > 1)
+                self._say_room(schedule, schedule.spent_s, schedule.spent_s - far_behind_s, "took")
             shards, wanted = [self._with_owed_profiles(shard, results) for shard in group], None
             if repetition > first and limited:
                 wanted = self.undecided(results)
@@ -216,7 +219,7 @@ class SweepRunner:
                     shards = missing_shards(shards, results, wanted.__contains__)
                     if not shards:
                         continue  # An earlier run has measured this generation.
-                shards = self._within_budget(schedule, shards)
+                shards = self._within_budget(schedule, shards, results)
                 if not shards:
                     schedule.say(
                         f"the budget of {format_seconds(schedule.budget_s)} is spent after "
@@ -226,13 +229,15 @@ class SweepRunner:
                     return
             yield from (_job(f"generation {repetition - first + 1}{of}", names, shard, measure) for shard in shards)
 
-    def _say_room(self, schedule: Schedule, generation_s: float, verb: str) -> None:
-        """Say how many generations fit into a budget where a verdict needs more."""
-        needed_s = MIN_GENERATIONS * generation_s
+    def _say_room(self, schedule: Schedule, first_s: float, later_s: float, verb: str) -> None:
+        """Say how many generations fit into a budget where a verdict needs more; contestants that are far behind take
+        part in the first one alone."""
+        needed_s = first_s + (MIN_GENERATIONS - 1) * later_s
         if needed_s > schedule.budget_s:
-            held = max(1, int(schedule.budget_s / generation_s))
+            held = 1 + int(max(schedule.budget_s - first_s, 0.0) / later_s) if later_s else 1
+            later = f", later ones {format_seconds(later_s)}" if later_s < 0.9 * first_s else ""
             schedule.say(
-                f"a generation {verb} {format_seconds(generation_s)}, a verdict needs {MIN_GENERATIONS} of them, the "
+                f"a generation {verb} {format_seconds(first_s)}{later}, a verdict needs {MIN_GENERATIONS} of them, the "
                 f"budget of {format_seconds(schedule.budget_s)} holds {held}; --budget {math.ceil(1.1 * needed_s)}s is "
                 f"enough (in a file: budget_s)"
             )
@@ -262,13 +267,17 @@ class SweepRunner:
         owed = {c: at for c, at in shard.samples.items() if c in logged and kept[c] < wanted}
         return Shard(**shard.identity, samples=shard.samples, profiles={**owed, **shard.profiles})
 
-    def _within_budget(self, schedule: Schedule, shards: Sequence[Shard]) -> list[Shard]:
+    def _within_budget(self, schedule: Schedule, shards: Sequence[Shard], results: Results) -> list[Shard]:
         """Return the shards of a generation for which there is time, the quicker plans first."""
         costs: dict[str, float] = {}
         for shard in shards:
             profiled, alone = (schedule.took.get(_cost(shard, profiled), 0.0) for profiled in (True, False))
             took = profiled if shard.profiles else alone or profiled
-            costs[shard.plan_id] = costs.get(shard.plan_id, 0.0) + took
+            group = shard.plan_id, shard.interference
+            rows = [row for row in results.of(SampleRow) if (row.plan_id, row.interference) == group]
+            last = max((row.repetition for row in rows), default=0)
+            gone = (_turns_s(r) for r in rows if r.repetition == last and r.config_id not in shard.samples)
+            costs[shard.plan_id] = costs.get(shard.plan_id, 0.0) + max(took - sum(gone), 0.0)
         room = schedule.with_room(costs)
         return [shard for shard in shards if shard.plan_id in room]
 
@@ -296,6 +305,11 @@ def plan_names(plans: Mapping[str, PlanRow]) -> dict[str, str]:
 def _moved(results: Results) -> set[tuple[int, str, int]]:
     """Return generation, plan and competing processes of what is left out since CPUs lay elsewhere."""
     return {(generation, *group[:2]) for generation, group in moved_groups(groups_of((), results.of(RoundsRow)))}
+
+
+def _turns_s(row: SampleRow) -> float:
+    """Return for how many seconds a contestant had the CPUs to itself."""
+    return sum(row.warmup_times_s) + row.timed_wall_s
 
 
 def _job(stage: str, names: Mapping[str, str], shard: Shard, measure: Callable[[Shard], Iterable[AnyRow]]) -> Job:

@@ -228,6 +228,28 @@ def test_a_budget_repeats_the_quick_plans(runner, monkeypatch, capsys):
     assert "--budget 1466s is enough (in a file: budget_s)" in taken
 
 
+def test_a_model_far_behind_takes_from_the_budget_once(runner, monkeypatch, capsys):
+    """Check that room for later generations is reckoned without it, in what is said and in what is measured."""
+    clock, took = SimpleNamespace(now=0.0), {"joblib": 100.0, "forkjoin": 5.0}
+
+    def measure_generation(generation, machine):
+        own = {c.name: took[c.job["model"]] for c in generation.contestants}
+        clock.now += sum(own.values())
+        rounds = Rounds([*own], [[*range(len(own))]], [[0.1] * len(own)], [None], [1.0], [0], [0])
+        rows = {name: {**ANSWERED, **OF_TURNS, "timed_wall_s": seconds} for name, seconds in own.items()}
+        return [MeasuredGroup(rounds, rows)]
+
+    monkeypatch.setattr(shards_module, "measure_generation", measure_generation)
+    monkeypatch.setattr(shards_module.Machine, "now", lambda: clock.now)
+    measure = Measure(repeats=9, budget_s=121.0, profile=False, oversubscribe=True)
+    started = runner(measure, Grid(models=("forkjoin", "joblib"), threads=(2,)))
+    started.undecided = lambda results: {row.config_id for row in results.of(SampleRow) if row.model != "joblib"}
+    assert Counter(row.model for row in started.run().of(SampleRow)) == {"joblib": 1, "forkjoin": 4}
+    taken = next(line for line in capsys.readouterr().err.splitlines() if "a generation took" in line)
+    assert "a generation took 1:45 min, later ones 5.0 s, a verdict needs 6 of them" in taken
+    assert "holds 4; --budget 143s is enough" in taken
+
+
 def test_results_of_long_steps_are_compared_after_fewer():
     """Check the number by a plan's work, and that one that was asked for holds."""
     assert Measure().checked(1e9) == 20 and Measure().checked(6e9) == 3
