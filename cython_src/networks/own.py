@@ -127,7 +127,8 @@ def own_function(name: str) -> tuple[Any, dict[str, Any]]:
     result = getattr(module, function, None)
     if result is None:
         known = [n for n, value in vars(module).items() if callable(value) or isinstance(value, Network)]
-        raise UsageError(f"{place} must have a function {function!r}, found none{did_you_mean(function, known)}")
+        remedy = did_you_mean(function, known) or "; define it there, or name another"
+        raise UsageError(f"{place} must have a function {function!r}, found none{remedy}")
     return result, arguments
 
 

@@ -14,7 +14,7 @@ import pandas as pd
 
 from ...cython_src.plan.barriers import BARRIERS
 from ..subjects.models import SERIAL, ModelSpec
-from .estimates import MIN_GENERATIONS, NOT_USABLE, SAME, UNDECIDED, Estimate
+from .estimates import FASTER, MIN_GENERATIONS, NOT_USABLE, SAME, UNDECIDED, Estimate
 from .names import GRANULARITY, INTERFERENCE, NETWORK, model_label, model_rank, plan_beside, value_text
 from .speeds import (
     RATIO,
@@ -288,11 +288,14 @@ def recovered_text(sweep: Sweep, plan_id: str) -> str:
         return f"{text}: too little is known to say what can be gained; measure longer, or on a quiet machine."
     if not is_usable(sweep, Point(plan_id, SERIAL, 1)):
         return f"{text}, by a serial run that is not usable: nothing is said of what can be gained; measure again."
+    named = ([row for row in rows if row["model"] in SAID] or rows)[:MOST_SAID]
     if busy["busy"] >= 1 - LEAST_LOSS:
-        return f"{text}: there is nothing to gain, unless blocks themselves get faster."
-    named = [row for row in rows if row["model"] in SAID] or rows
-    models = "; ".join(_model_text(row) for row in named[:MOST_SAID])
-    return f"{text}, so another schedule of the same blocks can save {1 - busy['busy']:.0%} at most. {models}."
+        text += ": there is nothing to gain, unless blocks themselves get faster"
+        named = [row for row in named if row["verdict"].startswith(FASTER)]
+    else:
+        text += f", so another schedule of the same blocks can save {1 - busy['busy']:.0%} at most"
+    models = "; ".join(map(_model_text, named))
+    return f"{text}. {models}." if models else f"{text}."
 
 
 def _model_text(row: dict[str, Any]) -> str:
@@ -303,7 +306,11 @@ def _model_text(row: dict[str, Any]) -> str:
     low, high = sorted((100 * abs(1 - row["ratio_high"]), 100 * abs(1 - row["ratio_low"])))
     differs = f"{100 * abs(1 - row['ratio']):.1f} % {'less' if row['ratio'] < 1 else 'more'}"
     text = f"{name} takes {differs} [{low:.1f}, {high:.1f}]"
-    return f"{text}, {row['recovered']:.0%} of that" if row["ratio"] < 1 else text
+    if row["ratio_high"] < row["busy_low"]:
+        return f"{text}, since blocks got faster"
+    if row["ratio"] >= 1 or math.isnan(row["recovered"]):
+        return text
+    return f"{text}, {min(row['recovered'], 1.0):.0%} of that"
 
 
 @kept
