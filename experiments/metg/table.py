@@ -58,13 +58,12 @@ def metg_s(work: Sequence[float], efficiency: Sequence[float], unit_s: float) ->
 
 
 def take_of(row) -> tuple[int, str]:
-    """Return generation, and graph with number of threads, of a row or of what becomes one: models of a take have
-    turns."""
+    """Return the take that a row, or what becomes one, is part of: generation, and graph with number of threads."""
     return row.repetition, canonical_json([dict(row.graph), row.threads])
 
 
 def summarise(rows: Sequence[OfGraph]) -> dict[str, Any]:
-    """Return medians and extremes over generations; of what was measured again, of the last attempt.
+    """Return medians and extremes over generations; of what was tried several times, the last attempt counts.
 
     Returns
     -------

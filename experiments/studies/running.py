@@ -129,7 +129,7 @@ def _is_of(row: LoadingRow | LoadingFailureRow, job: Mapping[str, Any]) -> bool:
 
 
 def _jobs(study: Study, out: Path, results: Results, report: Callable[[str], None]) -> Iterator[Job]:
-    """Yield what no row was measured of."""
+    """Yield what no row holds yet; failures are tried again."""
     done, limit_s = {row.run_id for row in results.of(TrainingRow)}, study.options.time_limit_s
     for run in study.trainings():
         if run.run_id not in done:
