@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from argparse import ArgumentParser, Namespace
 from pathlib import Path
 
@@ -84,10 +83,9 @@ def _report(arguments: Namespace) -> None:
         check_choice("--format", arguments.kind, FORMATS)
     formats = [arguments.kind] if arguments.kind else ()
     if results := _study(arguments):
-        from ..studies.report import as_json, write_study_report
+        from ..studies.report import write_study_report
 
-        text = write_study_report(results, Path(arguments.folder), arguments.all, formats)
-        print(json.dumps(as_json(results), indent=1) if arguments.json else text)
+        print(write_study_report(results, Path(arguments.folder), arguments.json, formats, arguments.all))
         return
     print(report_folder(arguments.folder, arguments.json, formats, arguments.all))
 

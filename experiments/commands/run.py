@@ -83,7 +83,7 @@ def _run_study(path: Path | str, arguments: Namespace) -> int:
     """Train what is missing, and print and write the report."""
     from ..results.folder import check_run
     from ..studies.configuration import read_study
-    from ..studies.report import as_json, write_study_report
+    from ..studies.report import write_study_report
     from ..studies.running import CHANGEABLE, expected, expected_text, run_study
     from ..studies.tables import agreement
 
@@ -106,8 +106,7 @@ def _run_study(path: Path | str, arguments: Namespace) -> int:
     if arguments.no_report:
         print(not_reported(out))
     else:
-        text = write_study_report(results, Path(out))
-        show(arguments, as_json(results) if arguments.json else text, str)
+        print(write_study_report(results, Path(out), arguments.json))
     # What does not fit is an answer, as in a sweep, as long as something was trained.
     broken = any(row.reason != "memory" for _, row in results.failed()) or not results.done()
     return 1 if broken or agreement(results)[1] else 0

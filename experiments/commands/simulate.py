@@ -87,13 +87,12 @@ def simulate(
 
 def call(arguments: Namespace) -> int:
     """Simulate, print a table and draw a figure."""
-    from ..report.figures.style import figure_path, save_asked
+    from ..report.figures.style import save_asked
     from ..report.simulation import format_simulation
 
     a = arguments
     result = simulate(a.folder, threads=a.threads, models=a.models, machine=a.machine, plan=a.plan, seed=a.seed)
     name = "simulated" + (f"-{Path(a.machine).stem}" if a.machine else "")
-    path = figure_path(a.folder, name, "double", "svg", a.file)
-    save_asked(result.figure(), path, result.caption() + "\n")
+    path = save_asked(result.figure(), a.folder, name, "double", "svg", a.file, result.caption() + "\n")
     show(a, {**result.data, "figure": str(path)}, format_simulation)
     return 0

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,18 +21,15 @@ from .table import HALF, format_table
 HALF_NAME = "half: METG(50 %)"
 
 
-def draw_all(table: Mapping[str, Any], folder: Path) -> list[Path]:
-    """Draw a figure for each graph as SVG, in two widths, with its caption beside it."""
-    paths = []
-    for name in dict.fromkeys(graph_name(e["graph"]) for e in table["results"]):
-        entries = [e for e in table["results"] if graph_name(e["graph"]) == name and e["repeats"]]
-        if not entries:
-            continue
+def draw_all(table: Mapping[str, Any], folder: Path) -> Iterator[Path]:
+    """Draw a figure for each graph as SVG, in two widths, with its caption beside it; yield the figures' paths."""
+    measured = [entry for entry in table["results"] if entry["repeats"]]  # sorted by graph
+    for name, group in itertools.groupby(measured, lambda entry: graph_name(entry["graph"])):
+        entries = [*group]
         for column, stem in (("single", f"metg_{name}-single"), ("double", f"metg_{name}")):
-            paths.append(save(draw(entries, column), folder / f"{stem}.svg"))
+            yield save(draw(entries, column), folder / f"{stem}.svg")
         text = format_table({**table, "results": entries})
         write_atomically(folder / f"metg_{name}.txt", f"{chart(entries).text}\n\n{text}\n")
-    return paths
 
 
 def draw(entries: Sequence[Mapping[str, Any]], column: str) -> Figure:

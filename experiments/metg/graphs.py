@@ -45,7 +45,12 @@ def requested_graphs(
         if unused := requested.keys() - {"kernel"}:
             flag = "no-check" if "check" in unused else min(unused)
             raise UsageError(f"--{flag} is an option of Task Bench graphs, got it with --network; leave it out")
-        return [_network_graph(network, PlanOptions(**{"batch": default_batch(network), **plan}), options)]
+        if options.kernel != "compute":
+            raise UsageError(f"--kernel must be compute with --network, got {options.kernel}")
+        described = PlanOptions(**{"batch": default_batch(network), **plan})
+        check_some_fit([(network, described)])
+        lower(network, described)  # raises
+        return [{"network": network, **described.as_dict(), "kernel": "compute"}]
     if plan:
         flag = next(iter(plan)).replace("_", "-")
         raise UsageError(f"--{flag} is an option of plans of networks, got it without --network; leave it out")
@@ -57,15 +62,6 @@ def requested_graphs(
             f"--radix is for the patterns {', '.join(PATTERNS_WITH_RADIX)}, got {', '.join(patterns)}; leave it out"
         )
     return graphs
-
-
-def _network_graph(network: str, plan: PlanOptions, options: TaskBenchOptions) -> dict[str, Any]:
-    """Return the arguments of `lower` for the graph of a network, whose blocks' durations are scaled."""
-    if options.kernel != "compute":
-        raise UsageError(f"--kernel must be compute with --network, got {options.kernel}")
-    check_some_fit([(network, plan)])
-    lower(network, plan)
-    return {"network": network, **plan.as_dict(), "kernel": "compute"}
 
 
 def graph_name(graph: Mapping[str, Any]) -> str:

@@ -1,10 +1,9 @@
 """Measuring process for the cost of a runtime on Task Bench graphs, one for each (model, generation).
 
 It takes turns with those of other models (`sampling/generation.py`); a turn is one amount of work. A job has the keys
-`kind` ("metg"), `model` (spec), `threads`, `cpus` (list or null), `runs` and `target_s` (timed runs of a graph, and how
-long one lasts), `budget_s` (of its own turns: no longer graphs are begun after it), and `graph`: keyword arguments of
-`task_bench` without `work`; or those of `lower`, then with `durations_s` of its blocks, measured once by a job of kind
-"durations" with the keys `graph` and `cpus`.
+`model` (spec), `threads`, `cpus` (list or null), `runs` and `target_s` (timed runs of a graph, and how long one lasts),
+`budget_s` (of its own turns: no longer graphs are begun after it), and `graph`: keyword arguments of `task_bench`
+without `work`; or those of `lower`, then with `durations_s` of its blocks.
 
 First the kernel alone, without any runtime: the time of a unit of work, which is the denominator of all efficiencies.
 Then the graph with an empty kernel. Then the same graph with more and more work in each task, from an eighth of what
@@ -21,20 +20,17 @@ from typing import Any
 from ...cython_src.graphs.task_bench import replica, task_bench
 from ...cython_src.kernels.bench.bench import TASK_BENCH_KERNELS, time_work
 from ...cython_src.lowering.lower import lower
-from ..bounds.bounds import durations_by_loop
 from ..machine.disturbance import Disturbance
 from ..machine.numa import pages_of
 from ..sampling.child import answer_job
 from ..sampling.hogs import UNIT_WORK
 from ..sampling.measure import record_costs
-from ..sampling.profile import block_times
 from ..sampling.timing import Stepper
-from ..subjects.models import SERIAL, bind_for, make_executor, storage_for
-from ..subjects.subject import build, homes_of
+from ..subjects.models import bind_for, make_executor, storage_for
+from ..subjects.subject import homes_of
 
 UNIT_TRIES = 15
 ENOUGH_EFFICIENCY = 0.8
-DURATION_PASSES = 7
 
 
 def unit_time_s(kernel: str) -> float:
@@ -117,25 +113,5 @@ def measure(job: Mapping[str, Any]) -> Generator[dict[str, bool], Any, dict[str,
     }
 
 
-def measure_durations(job: Mapping[str, Any]) -> dict[str, Any]:
-    """Measure the median time of each block of a network, run serially, in seconds."""
-    bound = build({"plan": {k: v for k, v in job["graph"].items() if k != "kernel"}, "seed": 1, "threads": 1})
-    plan = bound.plan
-    with make_executor(SERIAL, 1, cpus=job["cpus"], event_capacity=DURATION_PASSES * plan.num_tasks) as executor:
-        executor.prepare(bound)
-        executor.run(plan.iteration_stride)
-        executor.workers.clear_events()
-        executor.run(DURATION_PASSES * plan.iteration_stride, plan.iteration_stride)
-        events = executor.workers.events()
-    times = block_times(events, plan, DURATION_PASSES)["block_time_s"]
-    by_loop = durations_by_loop(plan.loops, times)
-    return {"durations_s": [max(seconds, 1e-9) for blocks in by_loop for seconds in blocks]}
-
-
-def main() -> int:
-    """Measure a model's costs, or the durations of a network's blocks."""
-    return answer_job(lambda job: measure_durations(job) if job["kind"] == "durations" else measure(job))
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(answer_job(measure))

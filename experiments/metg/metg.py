@@ -15,34 +15,32 @@ Slaughter et al., "Task Bench: A Parameterized Benchmark for Evaluating Parallel
 from __future__ import annotations
 
 import itertools
-import os
 import random
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
 from ...cython_src.errors import UsageError
+from ...cython_src.lowering.lower import lower
 from ...cython_src.records import about
-from ..machine.environment import described_environment
+from ..bounds.bounds import durations_by_loop
 from ..machine.placement import Placement
-from ..machine.topology import available_cpus
 from ..results.files import write_table
-from ..results.folder import LASTING_FAILURES, ResultsWriter, canonical_json, new_run, read_results
-from ..results.rows import AnyRow, DurationsRow, MetgFailureRow, MetgRow, OfGraph, answered
-from ..sampling.child import TIME_LIMIT_S, clean_environment, measure_in_process, sample_environment
+from ..results.folder import LASTING_FAILURES, Results, ResultsWriter, new_run, read_results
+from ..results.rows import DurationsRow, MetgFailureRow, MetgRow, OfGraph, answered
+from ..sampling.child import TIME_LIMIT_S, measure_in_process, run_environment
 from ..sampling.generation import contestant_of, measure_open_ended
 from ..sampling.schedule import Job, Schedule
-from ..subjects.models import DEFAULT_MODELS, MODELS, ModelSpec, built_models, counts_for, parse_models
+from ..subjects.models import DEFAULT_MODELS, MODELS, SERIAL, ModelSpec, built_models, counts_for, parse_models
 from ..tables.numbers import plural
 from ..tables.progress import say
 from .graphs import graph_name
-from .table import as_frame, summarise
-
-AnyMetg = MetgRow | MetgFailureRow
+from .table import as_frame, summarise, take_of
 
 MEASURE_COMMAND = (sys.executable, "-P", "-m", "forktask.experiments.metg.measure")
+DURATIONS_S = 0.3  # of the logged run that gives the durations of a network's blocks
 
 
 class MetgSettings(Placement, frozen=True):
@@ -51,6 +49,16 @@ class MetgSettings(Placement, frozen=True):
     repeats: Annotated[int, about("processes for each model", least=1, below=100_001)] = 5
     seed: Annotated[int, about("of the order of measurements", least=0)] = 1
     quick: Annotated[bool, about("one short repeat: a check that it works")] = False
+
+
+class Point(NamedTuple):
+    """What a process measures, as its row says it."""
+
+    repetition: int
+    graph: Mapping[str, Any]
+    model: ModelSpec
+    threads: int
+    position: int
 
 
 def default_models() -> tuple[str, ...]:
@@ -86,37 +94,32 @@ def measure_metg(
         Too many threads, or a folder with other files.
     """
     specs = parse_models(models)
-    cores = len(available_cpus())
     for count in threads:
         settings.order(count)  # raises
     if settings.quick:
         settings = settings.with_changes(repeats=1)
-    requested = []
+    points: list[Point] = []
     for repetition in range(settings.repeats):
-        points = itertools.product(graphs, specs)
-        points = [(repetition, m, n, graph) for graph, m in points for n in counts_for(m, threads)]
-        random.Random(f"{settings.seed} {repetition}").shuffle(points)
-        requested += points
-    rows: list[AnyMetg] = []
+        own = [(graph, m, n) for graph, m in itertools.product(graphs, specs) for n in counts_for(m, threads)]
+        random.Random(f"{settings.seed} {repetition}").shuffle(own)
+        points += [Point(repetition, *each, position) for position, each in enumerate(own, len(points))]
+    shared = {name: value for name, value in graphs[0].items() if name != "pattern"}
+    config = {"patterns": [*map(graph_name, graphs)], **shared, "models": list(specs), "threads": list(threads)}
     with ResultsWriter(folder) as writer:
-        _start(writer, graphs, specs, threads, settings, cores, again)
-
-        def keep(row: AnyMetg | DurationsRow) -> None:
-            if isinstance(row, AnyMetg):
-                rows.append(row)
-            writer.append(row)
-
-        schedule, done = Schedule("metg", keep), writer.results.rows
-        rows += [row for row in done if isinstance(row, MetgRow) or getattr(row, "reason", "") in LASTING_FAILURES]
+        results = writer.results
+        results.check_same_models(specs)
+        if writer.start(new_run("metg", {**config, **settings.as_dict()}, again, **run_environment())):
+            say(f"continuing {folder}: {len(results.of(OfGraph))} measurements are there")
+        schedule = Schedule("metg", writer.append)
         try:
-            schedule.run(_jobs(requested, settings, cores, done, schedule))
+            schedule.run(_jobs(points, settings, results, schedule))
         except KeyboardInterrupt:
-            kept = len(writer.results.of(MetgRow))
+            kept = len(results.of(MetgRow))
             schedule.say(f"interrupted; {kept} measurements are kept in {folder}. To continue: {again}")
             raise
+        table = summarise(results.of(OfGraph))
     from .figure import draw_all
 
-    table = summarise(rows)
     write_table(folder / "metg.csv", as_frame(table))
     for path in draw_all(table, folder):
         say(f"wrote {path}")
@@ -128,94 +131,68 @@ def table_of(folder: Path) -> dict[str, Any]:
     return summarise(read_results(folder).of(OfGraph))
 
 
-def _start(writer: ResultsWriter, graphs, models, threads, settings: MetgSettings, cores: int, command: str) -> None:
-    """Write the run row; continue the folder's run if it was measured in the same way."""
-    environment = described_environment(clean_environment(os.environ, sample_environment(1, 0, cores)))
-    shared = {k: v for k, v in graphs[0].items() if k != "pattern"}
-    config = {"patterns": [graph_name(g) for g in graphs], **shared, "models": list(models), "threads": list(threads)}
-    writer.results.check_same_models(models)
-    continued = writer.start(new_run("metg", {**config, **settings.as_dict()}, command, **environment))
-    if continued:
-        say(f"continuing {writer.out_dir}: {len(writer.results.of(OfGraph))} measurements are there")
-
-
-def job_key(model: ModelSpec, threads: int, graph: Mapping[str, Any], repetition: int) -> str:
-    """Return a key that tells one measurement from another."""
-    return canonical_json([model, threads, dict(graph), repetition])
-
-
-def _jobs(
-    requested: Sequence[tuple[int, str, int, Mapping[str, Any]]],
-    settings: MetgSettings,
-    cores: int,
-    done: Sequence[AnyRow],
-    schedule: Schedule,
-) -> Iterator[Job]:
+def _jobs(points: Sequence[Point], settings: MetgSettings, results: Results, schedule: Schedule) -> Iterator[Job]:
     """Yield what is missing: rows in the folder are not measured again, except for failures that may be mended."""
-    known = {
-        job_key(row.model, row.threads, row.graph, row.repetition)
-        for row in done
-        if isinstance(row, MetgRow) or (isinstance(row, MetgFailureRow) and row.reason in LASTING_FAILURES)
-    }
-    durations = [row.durations_s for row in done if isinstance(row, DurationsRow)]
-    if "network" in requested[0][3] and not durations:
-        durations = [_measure_durations(requested[0][3], available_cpus()[:1], cores)]
-        yield Job("durations", graph_name(requested[0][3]), lambda: [DurationsRow(durations_s=durations[0])])
-    together: dict[tuple[int, int, str], list[dict[str, Any]]] = {}
-    for number, (repetition, model, threads, graph) in enumerate(requested):
-        if job_key(model, threads, graph, repetition) not in known:
-            conditions = {
-                "model": model,
-                "threads": threads,
-                "graph": graph,
-                "repetition": repetition,
-                "position": number,
-            }
-            together.setdefault((repetition, threads, canonical_json(dict(graph))), []).append(conditions)
-    for (repetition, threads, _), some in together.items():
-        text = f"{graph_name(some[0]['graph'])}, {plural(len(some), 'model')} on {plural(threads, 'thread')}"
-        measure = partial(_measure_together, some, settings, durations, schedule)
-        yield Job(f"generation {repetition + 1}", text, measure)
+    lasting = [row for row in results.of(MetgFailureRow) if row.reason in LASTING_FAILURES]
+    known = {(row.model, take_of(row)) for row in (*results.of(MetgRow), *lasting)}
+    graph = points[0].graph
+    if "network" in graph and not results.of(DurationsRow):
+        yield Job("durations", graph_name(graph), partial(_measure_durations, graph))
+    together: dict[tuple[int, str], list[Point]] = {}
+    for point in points:
+        if (point.model, take_of(point)) not in known:
+            together.setdefault(take_of(point), []).append(point)
+    for some in together.values():
+        count, threads = plural(len(some), "model"), plural(some[0].threads, "thread")
+        measure = partial(_measure_together, some, settings, results.of(DurationsRow), schedule)
+        stage = f"generation {some[0].repetition + 1}"
+        yield Job(stage, f"{graph_name(some[0].graph)}, {count} on {threads}", measure)
 
 
 def _measure_together(
-    some: Sequence[Mapping[str, Any]], settings: MetgSettings, durations: list, schedule: Schedule
-) -> Iterator[AnyMetg]:
+    some: Sequence[Point], settings: MetgSettings, durations: Sequence[DurationsRow], schedule: Schedule
+) -> Iterator[MetgRow | MetgFailureRow]:
     """Measure a graph under several interleaved models, each in a process of its own."""
-    repetition, threads, graph = (some[0][name] for name in ("repetition", "threads", "graph"))
+    repetition, graph, threads = some[0].repetition, some[0].graph, some[0].threads
     shared = {
-        "kind": "metg",
         "cpus": settings.cpus(threads),
         "memory_policy": settings.memory_policy,
         "graph": graph,
         "runs": 2 if settings.quick else 5,
         "target_s": 0.001 if settings.quick else 0.01,
         "budget_s": 2.0 if settings.quick else 20.0,
-        **({"durations_s": durations[0]} if durations else {}),
+        "durations_s": durations[0].durations_s if durations else None,
     }
     contestants = [
-        contestant_of(c["model"], c["model"], threads, limit_s=TIME_LIMIT_S, command=MEASURE_COMMAND, **shared)
-        for c in some
+        contestant_of(str(one.model), one.model, threads, limit_s=TIME_LIMIT_S, command=MEASURE_COMMAND, **shared)
+        for one in some
     ]
     answers, seen = measure_open_ended(contestants, f"{settings.seed} {repetition}")
-    for conditions, contestant in zip(some, contestants, strict=True):
-        result, model = answers[contestant.name], contestant.name
-        about = {"quick": settings.quick, "variables": contestant.variables}
-        about |= {"cpus": contestant.job["cpus"] or [], "origin": dict(parse_models([model])[0].model.origin)}
-        about |= {**seen, **conditions}
-        row = answered(MetgRow, MetgFailureRow, result, about)
+    for one, contestant in zip(some, contestants, strict=True):
+        about = {
+            **one._asdict(),
+            **seen,
+            "quick": settings.quick,
+            "variables": contestant.variables,
+            "cpus": contestant.job["cpus"] or [],
+            "origin": dict(one.model.model.origin),
+        }
+        row = answered(MetgRow, MetgFailureRow, answers[contestant.name], about)
         if isinstance(row, MetgFailureRow):
             text = f"{row.reason}: {row.message.splitlines()[0]}"
-            schedule.say(f"{graph_name(graph)}, {model}, {plural(threads, 'thread')}: {text}")
+            schedule.say(f"{graph_name(graph)}, {one.model}, {plural(threads, 'thread')}: {text}")
         yield row
 
 
-def _measure_durations(graph: Mapping[str, Any], cpus: list[int], cores: int) -> list[float]:
-    """Measure the times of a network's blocks once, so that all models get the same graph."""
-    job = {"kind": "durations", "graph": graph, "cpus": cpus}
-    row = measure_in_process(job, sample_environment(1, 0, cores), TIME_LIMIT_S, MEASURE_COMMAND)
+def _measure_durations(graph: Mapping[str, Any]) -> Iterator[DurationsRow]:
+    """Measure the times of a network's blocks once, run serially, so that all models get the same graph."""
+    plan = {name: value for name, value in graph.items() if name != "kernel"}
+    job = {"kind": "profile", "plan": plan, "target_s": DURATIONS_S}
+    serial = contestant_of("durations", SERIAL, 1, limit_s=TIME_LIMIT_S, **job)
+    row = measure_in_process(serial.job, serial.variables, serial.limit_s)
     if "failure" in row:
         raise UsageError(
             f"the blocks of {graph['network']} must run to be timed, got: {row['message'].splitlines()[0]}"
         )
-    return row["durations_s"]
+    by_loop = durations_by_loop(lower(**plan).loops, row["block_time_s"])
+    yield DurationsRow(durations_s=[max(seconds, 1e-9) for blocks in by_loop for seconds in blocks])

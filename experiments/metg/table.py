@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import json
 import math
 import statistics
 from collections.abc import Mapping, Sequence
@@ -12,10 +11,11 @@ from typing import TYPE_CHECKING, Any
 from ...cython_src.lowering.options import format_value
 from ...cython_src.typed_text import rounded
 from ..results.disturbance import stopped_text
+from ..results.folder import canonical_json
 from ..results.rows import MetgFailureRow, MetgRow, OfGraph
 from ..results.turns import cores_text, moved
 from ..tables import Column, text_table
-from ..tables.columns import USABLE, text_column
+from ..tables.columns import USABLE, count_column, text_column
 from ..tables.numbers import moved_text
 from .graphs import describe_graph, graph_name
 
@@ -57,8 +57,13 @@ def metg_s(work: Sequence[float], efficiency: Sequence[float], unit_s: float) ->
     return None
 
 
-def summarise(rows: Sequence[MetgRow | MetgFailureRow]) -> dict[str, Any]:
-    """Return medians and extremes over generations.
+def take_of(row) -> tuple[int, str]:
+    """Return the take that a row, or what becomes one, is part of: generation, and graph with number of threads."""
+    return row.repetition, canonical_json([dict(row.graph), row.threads])
+
+
+def summarise(rows: Sequence[OfGraph]) -> dict[str, Any]:
+    """Return medians and extremes over generations; of what was tried several times, the last attempt counts.
 
     Returns
     -------
@@ -71,76 +76,47 @@ def summarise(rows: Sequence[MetgRow | MetgFailureRow]) -> dict[str, Any]:
         METG; usable: whether others left it alone; curve: list of {work, task_s, granularity_s, efficiency,
         efficiency_low, efficiency_high}; failures: list of messages.
     """
-    elsewhere, takes = moved_takes(rows), {(row.repetition, _session(row)) for row in rows}
-    rows = [row for row in rows if (row.repetition, _session(row)) not in elsewhere]
+    last = {(take_of(row), row.model): row for row in rows}
+    takes = {take: row for (take, _), row in last.items()}
+    elsewhere = moved({take: statistics.median(row.handover_s) for (take, _), row in last.items() if row.handover_s})
+    rows = [row for (take, _), row in last.items() if take not in elsewhere]
     good = [row for row in rows if isinstance(row, MetgRow)]
-    unit_s: dict[str, float] = {}
-    for row in good:
-        kernel = row.graph["kernel"]
-        unit_s[kernel] = min(unit_s.get(kernel, math.inf), row.unit_s)
-    groups: dict[str, list[MetgRow | MetgFailureRow]] = {}
+    kernels = dict.fromkeys(row.graph["kernel"] for row in good)
+    unit_s = {kernel: min(row.unit_s for row in good if row.graph["kernel"] == kernel) for kernel in kernels}
+    groups: dict[tuple, list[OfGraph]] = {}
     for row in rows:
-        key = json.dumps([row.graph, row.threads, row.model], default=str)
-        groups.setdefault(key, []).append(row)
+        groups.setdefault((take_of(row)[1], row.model), []).append(row)
     results = []
     for group in groups.values():
-        first = group[0]
+        measured = [row for row in group if isinstance(row, MetgRow)]
         entry: dict[str, Any] = {
-            "graph": first.graph,
-            "model": first.model,
-            "threads": first.threads,
+            **{name: getattr(group[0], name) for name in ("graph", "model", "threads")},
             "failures": [f"{row.reason}: {row.message}" for row in group if isinstance(row, MetgFailureRow)],
+            "repeats": len(measured),
         }
-        group = [row for row in group if isinstance(row, MetgRow)]
-        entry["repeats"] = len(group)
-        if group:
-            waiting = [(row.disturbance.get("pressure_some_us") or 0) * 1e-6 / row.wall_s for row in group]
-            entry["pressure"] = statistics.median(waiting)
-            entry.update(_summarise_group(group, unit_s[first.graph["kernel"]]))
-            entry["usable"] = not _is_disturbed(group, entry["pressure"])
-            entry["withheld"] = "quick" if group[0].quick else "" if entry["usable"] else DISTURBED
-            if entry["withheld"]:
-                entry["metg_s"] = None
-        results.append(entry)
+        results.append(entry | (_summarise_group(measured, unit_s[measured[0].graph["kernel"]]) if measured else {}))
     results.sort(key=lambda e: (graph_name(e["graph"]), e["threads"], e["model"]))
-    stopped = stopped_text(row.disturbance for row in rows if isinstance(row, MetgRow))
-    left_out = {"takes": len(takes), "moved": [*elsewhere.values()]}
-    cores = cores_text({(row.repetition, _session(row)): row for row in rows}.values(), "Cores were")
-    return {"unit_s": unit_s, **left_out, "stopped": stopped, "cores": cores, "results": results}
+    return {
+        "unit_s": unit_s,
+        "takes": len(takes),
+        "moved": [*elsewhere.values()],
+        "stopped": stopped_text(row.disturbance for row in good),
+        "cores": cores_text((row for take, row in takes.items() if take not in elsewhere), "Cores were"),
+        "results": results,
+    }
 
 
-def moved_takes(rows: Sequence[MetgRow | MetgFailureRow]) -> dict[tuple[int, str], tuple[float, float]]:
-    """Return the generations, of each graph and number of threads, in which CPUs lay elsewhere than in most: a
-    hand-over's seconds there, and the usual ones."""
-    handovers = {}
-    for row in rows:
-        if row.handover_s:
-            handovers[row.repetition, _session(row)] = statistics.median(row.handover_s)
-    return moved(handovers)
-
-
-def _session(row: OfGraph) -> str:
-    return json.dumps([row.graph, row.threads])
-
-
-def _is_disturbed(group, pressure: float) -> bool:
-    """Return whether these rows had much load of others that nobody asked for."""
-    row = group[0]
-    asked_for = len(set(row.cpus)) < len(row.cpus)
-    return pressure > MUCH_PRESSURE and not asked_for
-
-
-def _summarise_group(group, unit_s: float) -> dict[str, Any]:
-    threads = group[0].parallel
+def _summarise_group(group: Sequence[MetgRow], unit_s: float) -> dict[str, Any]:
+    first = group[0]
     metgs, efficiencies = [], {}
     for row in group:
         works = [p.mean_work for p in row.points]
         walls = [min(p.iteration_times_s) / p.num_tasks for p in row.points]
-        values = [work * unit_s / (wall * threads) for work, wall in zip(works, walls, strict=True)]
+        values = [work * unit_s / (wall * first.parallel) for work, wall in zip(works, walls, strict=True)]
         metgs.append(metg_s(works, values, unit_s))
         for work, value in zip(works, values, strict=True):
             efficiencies.setdefault(work, []).append(value)
-    tasks = group[0].empty.num_tasks
+    tasks = first.empty.num_tasks
     curve = [
         {
             "work": work,
@@ -160,12 +136,19 @@ def _summarise_group(group, unit_s: float) -> dict[str, Any]:
         return {"median": statistics.median(values), "low": min(values), "high": max(values)}
 
     metg = spread(metgs)
+    pressure = statistics.median((row.disturbance.get("pressure_some_us") or 0) * 1e-6 / row.wall_s for row in group)
+    asked_for = len({*first.cpus}) < len(first.cpus)  # more threads than CPUs
+    usable = asked_for or pressure <= MUCH_PRESSURE
+    withheld = "quick" if first.quick else "" if usable else DISTURBED
     # The value is that of the drawn curve of medians, so that its mark lies on the curve.
     middle = metg_s([p["work"] for p in curve], [p["efficiency"] for p in curve], unit_s)
     if metg is not None:
         metg = None if middle is None else {**metg, "median": min(max(middle, metg["low"]), metg["high"])}
     return {
-        "metg_s": metg,
+        "pressure": pressure,
+        "usable": usable,
+        "withheld": withheld,
+        "metg_s": None if withheld else metg,
         "empty_task_s": spread([min(r.empty.iteration_times_s) / tasks for r in group]),
         "record_s": spread([r.record_s and r.record_s / tasks for r in group]),
         "close_s": spread([None if r.close_s is None else r.close_s / tasks for r in group]),
@@ -182,8 +165,7 @@ def format_table(table: Mapping[str, Any]) -> str:
         for kernel, unit in table["unit_s"].items()
     ]
     lines += [text for text in (table["stopped"], table["cores"]) if text]
-    pressed = [e["pressure"] for e in table["results"] if "pressure" in e and e["pressure"] > MUCH_PRESSURE]
-    if pressed:
+    if pressed := [e["pressure"] for e in table["results"] if e.get("pressure", 0.0) > MUCH_PRESSURE]:
         lines.append(
             f"disturbed: threads waited for a CPU in up to {max(pressed):.0%} of the time (other programs, competing "
             f"processes or more threads than CPUs); figures on a quiet machine are lower"
@@ -224,7 +206,7 @@ def _ns(name: str, heading: str) -> Column:
 
 COLUMNS = (
     text_column("model"),
-    Column("threads", lambda e: str(e["threads"]), True),
+    count_column("threads"),
     Column("METG(50 %), ns", metg_text, True),
     Column("range, ns", _range, True),
     _ns("empty_task_s", "ns per task: empty"),

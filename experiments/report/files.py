@@ -27,7 +27,7 @@ from ..traces.formats import write_paraver, write_perfetto
 from ..traces.sweep import LOSSES_TABLE, SHOWN, plan_folder
 from . import figures
 from .figures.layers import draw_traced, losses_chart
-from .figures.style import COLUMN_WIDTH_IN, FIGURE_FOLDER, FORMATS, figure_path, save, save_all, save_asked
+from .figures.style import COLUMN_WIDTH_IN, FIGURE_FOLDER, FORMATS, save, save_all, save_asked
 from .gantt import draw_gantt, draw_traces, gantt_text
 from .rendering import DrawnFigure, render_answers, render_figure, render_html, render_json, render_text
 from .sections import Report, build
@@ -148,9 +148,7 @@ def draw_folder(
         plan_id = chosen_plan(sweep, plan)
         drawn = figures.draw(sweep, figure, plan_id, column, title, models, panels=panels)
         stem, text = figure_stem(sweep, plan_id, figure), figures.caption_file(sweep, figure, plan_id, models)
-    path = figure_path(folder, stem, column, kind, out)
-    save_asked(drawn, path, text)
-    return path
+    return save_asked(drawn, folder, stem, column, kind, out, text)
 
 
 def figure_tables(folder: str | os.PathLike, figure: str, plan: str | None = None) -> str:

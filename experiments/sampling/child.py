@@ -29,7 +29,9 @@ from typing import Any
 
 from ...cython_src.errors import MachineError, UsageError
 from ..machine.disturbance import oom_kills
+from ..machine.environment import described_environment
 from ..machine.numa import set_memory_policy
+from ..machine.topology import available_cpus
 from ..machine.variables import OPENMP_LIBRARIES, VARIABLE_PREFIXES, VARIABLES
 from ..subjects.models import parse_model
 from ..tables.progress import format_seconds
@@ -87,6 +89,12 @@ def clean_environment(own: Mapping[str, str], settings: Mapping[str, str]) -> di
     if preloaded := ":".join(filter(None, (settings.get("LD_PRELOAD"), *others))):
         settings = {**settings, "LD_PRELOAD": preloaded}
     return {**kept, **settings}
+
+
+def run_environment(wait_policy: str = "auto") -> dict[str, Any]:
+    """Return where, and under which variables, the processes of a run measure: the last fields of its first row."""
+    settings = sample_environment(1, 0, len(available_cpus()), wait_policy)
+    return described_environment(clean_environment(os.environ, settings))
 
 
 class ProcessFailure(Exception):

@@ -86,8 +86,8 @@ class Schedule:
                     self._write(row)
                 self.took[job.cost] = self.now() - began
 
-    def say(self, message: str) -> None:
-        """Print a line for people."""
+    def say(self, message: str, write: Callable[[str], object] | None = None) -> None:
+        """Print a line for people, to standard error unless `write` prints it elsewhere."""
         if self._bar is not None:
             self._bar.clear()
-        say(message)
+        (write or say)(message)

@@ -331,12 +331,9 @@ def _allowed(
 ) -> Allowed:
     """Limits for both sides from the longest pass on the scale of B."""
     stride = min(_stride(row) for row in rows if not _stopped(row))
-    efforts = []
-    for by in scales:
-        limit_s = max(effort.seconds(fixed_s, longest_pass_s * by), SHORTEST_LIMIT_S)
-        efforts.append(replace(effort, limit_s=limit_s))
-    longest = tuple(longest_pass_s * by / stride for by in scales)
-    return Allowed((efforts[0], efforts[1]), (longest[0], longest[1]))
+    passes_s = [longest_pass_s * by for by in scales]
+    a, b = (replace(effort, limit_s=max(effort.seconds(fixed_s, each_s), SHORTEST_LIMIT_S)) for each_s in passes_s)
+    return Allowed((a, b), (passes_s[0] / stride, passes_s[1] / stride))
 
 
 def _stopped(row: Mapping[str, Any]) -> bool:

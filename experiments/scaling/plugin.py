@@ -44,24 +44,23 @@ def pytest_addoption(parser):
     parser.addini("scaling_budget", "seconds for each claim about times", default="")
 
 
-class _Session:
-    """Baselines and rows of a test session."""
-
-    def __init__(self, config):
-        from .model import Baselines
-
-        self.update = config.getoption("scaling_update_baseline")
-        if self.update and _is_xdist(config):
-            raise pytest.UsageError("--scaling-update-baseline must write from one process; run pytest with -n 0")
-        self.baselines = Baselines(self.update)
-
-
-_session = pytest.StashKey[_Session]()
+_baselines = pytest.StashKey()  # of the session
 _test = pytest.StashKey()
 
 
 def _is_xdist(config) -> bool:
     return hasattr(config, "workerinput")
+
+
+def _baselines_of(config):
+    if _baselines not in config.stash:
+        from .model import Baselines
+
+        update = config.getoption("scaling_update_baseline")
+        if update and _is_xdist(config):
+            raise pytest.UsageError("--scaling-update-baseline must write from one process; run pytest with -n 0")
+        config.stash[_baselines] = Baselines(update)
+    return config.stash[_baselines]
 
 
 def _budget_s(config) -> float:
@@ -104,8 +103,6 @@ def scaling(request):
     from .testing import ScalingTest
 
     config = request.config
-    if _session not in config.stash:
-        config.stash[_session] = _Session(config)
     marker = request.node.get_closest_marker("scaling")
     arguments = dict(marker.kwargs) if marker else {}
     unknown = sorted(set(arguments) - {"models", "threads", "rtol", "compare_results"})
@@ -116,11 +113,8 @@ def scaling(request):
         )
     names = [part.name for part in request.node.listchain() if isinstance(part, pytest.Class)]
     test = ScalingTest(
-        arguments.get("models", MODELS),
-        arguments.get("threads", THREADS),
-        rtol=arguments.get("rtol"),
-        compare_results=arguments.get("compare_results", True),
-        baselines=config.stash[_session].baselines,
+        **{"models": MODELS, "threads": THREADS, **arguments},
+        baselines=_baselines_of(config),
         folder=request.path.parent,
         test="::".join([request.path.name, *names, request.node.name]),
         budget_s=_budget_s(config),
@@ -191,8 +185,8 @@ class _Collector:
             pytest.exit(f"scaling: {place}{getattr(error, 'strerror', None) or error}", returncode=2)
 
     def _write(self, terminalreporter):
-        session = self.config.stash.get(_session, None)
-        for path in session.baselines.write() if session else []:
+        baselines = self.config.stash.get(_baselines, None)
+        for path in baselines.write() if baselines else []:
             terminalreporter.write_line(f"scaling: wrote {path}; look at git diff, then commit it")
         if not self.rows:
             return

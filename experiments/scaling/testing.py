@@ -79,7 +79,7 @@ class ScalingTest:
     models: Sequence[str]
     threads: Sequence[int]
     _: KW_ONLY
-    rtol: float | None
+    rtol: float | None = None
     baselines: model.Baselines
     folder: Path
     test: str

@@ -195,30 +195,8 @@ def read_study(path: Path | str) -> Study:
     """Read a study from a TOML file. Raises `UsageError`: a file that cannot be read, an unknown key, or a value that a
     field refuses."""
     values, comment = read_grid(path, "study")
-    stages = values.get("stages", [])
-    if not isinstance(stages, list):
-        raise UsageError(f"stages in {path} must be a list of tables, got {stages!r:.60}; write [[stages]] above each")
-    options = values.get("study", {})
-    check_table(options, f"[study] of {path}")
-    train, quick = (_listed(values.get(name, {}), f"[{name}] of {path}") for name in ("train", "quick"))
-    chosen = [_listed(stage, f"[[stages]] of {path}") for stage in stages]
-    for number, stage in enumerate(chosen):
-        for name, several in stage.items():
-            if len(several) > 1:
-                raise UsageError(f"{name} in [[stages]] of {path} must have one value, got {len(several)}; name one")
-        if number and "start" in stage:
-            raise UsageError(
-                f"start must be in [train] or the first of [[stages]] of {path}, got it in a later one, which goes on "
-                f"from the weights of the one before; leave it out there"
-            )
-    study = Study(
-        title=values.get("title") or Path(path).stem,
-        train=train,
-        stages=tuple(map(_one_each, chosen)),
-        options=StudyOptions.from_mapping(options, f"[study] of {path}"),
-        quick_values=quick,
-        how_to_read=" ".join(comment.split()),
-    )
+    values["title"] = values.get("title") or Path(path).stem
+    study = _parsed(values, path, " ".join(comment.split()))
     for form in (study, study.quick()):
         loads = {stage.load for run in form.trainings() for stage in run.stages}
         if study.options.loaders and loads == {"memory"}:
@@ -230,14 +208,34 @@ def read_study(path: Path | str) -> Study:
 
 def study_of(run: RunRow) -> Study:
     """Return the study that the first row of its folder names."""
-    where, of_file = "the run row", run.config
-    stages = tuple(_one_each(_listed(stage, where)) for stage in of_file["stages"])
-    options = StudyOptions.from_mapping(of_file["study"], where)
-    return Study(of_file["title"], _listed(of_file["train"], where), stages, options, {}, run.how_to_read)
+    return _parsed(run.config, "the run row", run.how_to_read)
 
 
-def _one_each(values: Mapping[str, tuple]) -> dict[str, Any]:
-    return {name: one for name, (one,) in values.items()}
+def _parsed(values: Mapping[str, Any], where: Path | str, how_to_read: str) -> Study:
+    """Return the study that tables describe, of a file or as `Study.as_dict` has them."""
+    stages, options = values.get("stages", []), values.get("study", {})
+    if not isinstance(stages, list):
+        raise UsageError(f"stages in {where} must be a list of tables, got {stages!r:.60}; write [[stages]] above each")
+    check_table(options, f"[study] of {where}")
+    train, quick = (_listed(values.get(name, {}), f"[{name}] of {where}") for name in ("train", "quick"))
+    chosen = [_listed(stage, f"[[stages]] of {where}") for stage in stages]
+    for number, stage in enumerate(chosen):
+        for name, several in stage.items():
+            if len(several) > 1:
+                raise UsageError(f"{name} in [[stages]] of {where} must have one value, got {len(several)}; name one")
+        if number and "start" in stage:
+            raise UsageError(
+                f"start must be in [train] or the first of [[stages]] of {where}, got it in a later one, which goes on "
+                f"from the weights of the one before; leave it out there"
+            )
+    return Study(
+        title=values["title"],
+        train=train,
+        stages=tuple({name: one for name, (one,) in stage.items()} for stage in chosen),
+        options=StudyOptions.from_mapping(options, f"[study] of {where}"),
+        quick_values=quick,
+        how_to_read=how_to_read,
+    )
 
 
 def _listed(table: Any, where: str) -> dict[str, tuple]:

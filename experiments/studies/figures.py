@@ -185,7 +185,5 @@ def title(results: StudyResults) -> str:
 
 
 FIGURES: dict[str, Callable[[StudyResults], Chart]] = {
-    "accuracy_over_time": accuracy_over_time,
-    "by_batch": by_batch,
-    "loading": loading,
+    chart.__name__: chart for chart in (accuracy_over_time, by_batch, loading)
 }

@@ -31,8 +31,9 @@ CONDITIONS = ("network", "data", "image_size", "load", "decoder", "broken", "cac
 
 
 def jobs(study: Study) -> list[dict[str, Any]]:
-    """Return what is measured: a loop, joblib's threads and PyTorch's loader for each way in which runs load."""
-    configs = [run.stages[0] for run in study.trainings() if run.stages[0].load != "memory"]
+    """Return what is measured, if the study asks for it: a loop, joblib's threads and PyTorch's loader for each way in
+    which runs load."""
+    configs = [run.stages[0] for run in study.trainings() if study.options.loaders and run.stages[0].load != "memory"]
     conditions = {tuple(getattr(config, name) for name in CONDITIONS): config.threads for config in configs}
     return [
         {"way": way, "count": count, "config": dict(zip(CONDITIONS, values, strict=True))}

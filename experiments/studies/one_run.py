@@ -34,10 +34,8 @@ def train_stages(job: Mapping[str, Any]) -> dict[str, Any]:
     for number, values in enumerate(job["stages"]):
         out = folder / f"stage-{number}"
         config = TrainingConfig(**{**values, "out": str(out)})
-        if number:
-            config = config.with_changes(
-                start=str(folder / f"stage-{number - 1}" / f"parameters-seed-{config.seed}.safetensors")
-            )
+        if stages:
+            config = config.with_changes(start=str(folder / f"stage-{number - 1}" / stages[-1].end.parameters))
         # Drawing would load libraries that take more memory than many networks, and a later stage would count them.
         resume = any(out.glob("checkpoint-*"))
         summary = train(config, resume=resume, report=lambda line: print(line, file=sys.stderr), draw=False)

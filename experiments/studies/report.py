@@ -6,7 +6,6 @@ import json
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +14,7 @@ from matplotlib.figure import Figure
 
 from ...cython_src.errors import check_choice
 from ..report.figures.chart import Lacking, drawn
-from ..report.figures.style import COLUMN_WIDTH_IN, FIGURE_FOLDER, FORMATS, figure_path, in_style, save_all, save_asked
+from ..report.figures.style import COLUMN_WIDTH_IN, FIGURE_FOLDER, FORMATS, in_style, save_all, save_asked
 from ..report.rendering import DrawnFigure, render_html, render_json, render_text
 from ..report.sections import Report, environment_section, facts_of, section
 from ..results.files import write_atomically, write_table
@@ -23,7 +22,7 @@ from ..tables import Column, Table
 from ..tables.columns import USABLE, count_column, number_column, percent_column, size_column, text_column, time_column
 from ..tables.numbers import percent, time
 from ..training.phase_times import COLUMNS as PHASE_COLUMNS
-from .configuration import axis_text
+from .configuration import Study, axis_text
 from .figures import FIGURES
 from .figures import title as title_of
 from .running import StudyResults
@@ -61,21 +60,21 @@ LOADING_SAID = (
 def build(results: StudyResults) -> Report:
     """Return the report of a study."""
     sentences, wrong = agreement(results)
-    study = results.study
+    study, names = results.study, _names(results)
     runs = run_table(results)
     told = data_sentences(results) + energy_sentences(results)
     phases = [row for row in runs if row["phases_timed"]]
-    failed = Table("failures", [*_names(results), *map(text_column, ("seed", "reason", "message"))], failures(results))
-    loading = [
-        Table("loading", _loading_columns(results), loading_table(results)),
+    failed = Table("failures", [*names, *map(text_column, ("seed", "reason", "message"))], failures(results))
+    loading = (
+        Table("loading", [*names, *LOADING], loading_table(results)),
         Table("loaders", LOADERS, loader_table(results)),
-    ]
+    )
     about_loading = [LOADING_SAID] if results.loading else []
     sections = [
         section("How to read it", sentences=[study.how_to_read] if study.how_to_read else [], in_terminal=False),
         section("Pretrained weights", sentences=pretrained_sentences(results)),
-        section("Runs", Table("runs", _run_columns(results), runs), about=told, answers=sentences),
-        section("Phases of an epoch", Table("phases", _phase_columns(results), phases), about=[PHASES_SAID]),
+        section("Runs", Table("runs", [*names, *_run_columns(study)], runs), about=told, answers=sentences),
+        section("Phases of an epoch", Table("phases", [*names, *PHASES], phases), about=[PHASES_SAID]),
         section("Loading image files", *loading, sentences=about_loading),
         section("Curves", figures=tuple(FIGURES), plan_id="study", in_terminal=False),
         section("What did not run or did not fit", failed),
@@ -83,14 +82,15 @@ def build(results: StudyResults) -> Report:
     ]
     count = f"{len(results.done())} of {len(results.found)} runs"
     warnings = wrong + disturbance_warnings(results, runs)
-    shown = [each for each in sections if each.sentences or each.tables or each.figures]
     facts = facts_of(results.run, study.title, data="")
-    return Report(f"{study.title}: {count}", facts, data_notes(results), warnings, shown)
+    return Report(f"{study.title}: {count}", facts, data_notes(results), warnings, sections)
 
 
-def write_study_report(results: StudyResults, out: Path, whole: bool = False, formats: Sequence[str] = ()) -> str:
-    """Write epochs.csv, runs.csv, the figures and report.html; return the report's text, or the `whole` of it. Raises
-    `UsageError`: the folder cannot be written."""
+def write_study_report(
+    results: StudyResults, out: Path, as_json: bool = False, formats: Sequence[str] = (), whole: bool = False
+) -> str:
+    """Write epochs.csv, runs.csv, the figures and report.html; return the report's text, or the `whole` of it, or its
+    tables as JSON. Raises `UsageError`: the folder cannot be written."""
     report = build(results)
     pictures = []
     (out / FIGURE_FOLDER).mkdir(exist_ok=True)
@@ -102,8 +102,9 @@ def write_study_report(results: StudyResults, out: Path, whole: bool = False, fo
             svg = save_all(figure, out / FIGURE_FOLDER / name, formats, _caption_file(results, report, caption))
             pictures.append(DrawnFigure("study", name, svg, caption))
     write_atomically(out / "report.html", render_html(report, pictures))
-    write_atomically(out / "report.json", json.dumps(render_json(report), indent=1) + "\n")
-    return render_text(report, whole) + f"{out}: report.html, runs.csv, epochs.csv, figures\n"
+    as_data = json.dumps(render_json(report), indent=1)
+    write_atomically(out / "report.json", as_data + "\n")
+    return as_data if as_json else render_text(report, whole) + f"{out}: report.html, runs.csv, epochs.csv, figures\n"
 
 
 def _caption_file(results: StudyResults, report: Report, caption: str) -> str:
@@ -129,37 +130,29 @@ def draw_study(
     check_choice("the column", column, COLUMN_WIDTH_IN)
     check_choice("--format", kind, FORMATS)
     picture, caption = drawn_figure(results, figure, column, title)
-    path = figure_path(folder, figure, column, kind, out)
-    save_asked(picture, path, _caption_file(results, build(results), caption))
-    return path
-
-
-def as_json(results: StudyResults) -> dict[str, Any]:
-    """Return the tables as plain data; a time to an accuracy that was not reached is null."""
-    return render_json(build(results))
+    return save_asked(picture, folder, figure, column, kind, out, _caption_file(results, build(results), caption))
 
 
 def _names(results: StudyResults) -> list[Column]:
     """Return the columns that tell combinations apart: the axes, or the label of a study without any."""
-    return [*map(_axis_column, results.study.axes)] or [text_column("label", "run")]
-
-
-def _axis_column(axis: str) -> Column:
-    return text_column(axis)._replace(text=lambda row: axis_text(row[axis]))
+    axes = results.study.axes
+    named = [text_column(axis)._replace(text=lambda row, axis=axis: axis_text(row[axis])) for axis in axes]
+    return named or [text_column("label", "run")]
 
 
 def _rate(name: str, heading: str) -> Column:
     return Column(heading, lambda row: f"{row[name]:,.0f}", True)
 
 
-def _run_columns(results: StudyResults) -> list[Column]:
+def _run_columns(study: Study) -> list[Column]:
+    goals = {f"time_to_{accuracy:g}": f"time to {100 * accuracy:g} %" for accuracy in study.options.accuracy}
+
     def spread(row: dict[str, Any]) -> str:
         if row["seeds"] == 1:
             return ""
         return f"{100 * row['test_accuracy_min']:.2f} ... {100 * row['test_accuracy_max']:.2f}"
 
     return [
-        *_names(results),
         count_column("seeds"),
         count_column("epochs"),
         time_column("epoch_time_s", "time/epoch"),
@@ -173,10 +166,7 @@ def _run_columns(results: StudyResults) -> list[Column]:
         percent_column("valid_error", digits=2),
         percent_column("test_accuracy", digits=2),
         Column("over seeds (%)", spread, True),
-        *(
-            Column(f"time to {100 * accuracy:g} %", partial(_reached, f"time_to_{accuracy:g}"), True)
-            for accuracy in results.study.options.accuracy
-        ),
+        *(Column(text, lambda row, name=name: time(row[name]) or "not reached", True) for name, text in goals.items()),
         size_column("peak_bytes", "peak memory"),
         size_column("gpu_memory_bytes", "GPU memory"),
         Column("GPU load", lambda row: percent(row.get("gpu_utilisation")), True),
@@ -189,22 +179,14 @@ def _spread(row: dict[str, Any]) -> str:
     return " to ".join(ends) if ends[0] != ends[1] else ""
 
 
-def _reached(name: str, row: dict[str, Any]) -> str:
-    return time(row[name]) or "not reached"
-
-
-def _loading_columns(results: StudyResults) -> list[Column]:
-    return [
-        *_names(results),
-        _rate("samples_per_s", "images/s"),
-        _rate("loading_per_s", "loading alone"),
-        _rate("training_per_s", "training alone"),
-        number_column("of_lower"),
-        number_column("of_both"),
-        USABLE,
-    ]
-
-
+LOADING = (
+    _rate("samples_per_s", "images/s"),
+    _rate("loading_per_s", "loading alone"),
+    _rate("training_per_s", "training alone"),
+    number_column("of_lower"),
+    number_column("of_both"),
+    USABLE,
+)
 LOADERS = (
     *map(text_column, ("load", "threads", "way", "count")),
     _rate("images_per_s", "images/s"),
@@ -214,9 +196,9 @@ LOADERS = (
     size_column("loader_bytes", "loader"),
     size_column("workers_bytes", "workers"),
 )
-
-
-def _phase_columns(results: StudyResults) -> list[Column]:
-    names = (*PHASE_COLUMNS, "rest_s")
-    phases = [Column(name[:-2], lambda row, name=name: time(row.get(name)), True) for name in names]
-    return [*_names(results), text_column("phases_timed"), time_column("epoch_time_s", "epoch"), *phases, USABLE]
+PHASES = (
+    text_column("phases_timed"),
+    time_column("epoch_time_s", "epoch"),
+    *(Column(name[:-2], lambda row, name=name: time(row.get(name)), True) for name in (*PHASE_COLUMNS, "rest_s")),
+    USABLE,
+)

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -11,14 +10,14 @@ from typing import Any
 
 from ...cython_src.errors import UsageError, refusals
 from ...cython_src.gpu import device as gpu_device
-from ..machine.environment import described_environment
 from ..machine.topology import available_cpus, cpu_order
 from ..results.folder import Results, ResultsWriter, new_run, read_results
 from ..results.rows import RunRow, answered
 from ..results.training_rows import LoadingFailureRow, LoadingRow, TrainingFailureRow, TrainingRow
-from ..sampling.child import clean_environment, measure_in_process, sample_environment
+from ..sampling.child import measure_in_process, run_environment, sample_environment
+from ..sampling.schedule import Job, Schedule
 from ..tables.numbers import plural
-from ..tables.progress import ProgressBar, say
+from ..tables.progress import say
 from ..training.dataset import check_there
 from .configuration import Study, Training, study_of
 from .loaders import COMMAND as LOADERS_COMMAND
@@ -101,12 +100,11 @@ def run_study(study: Study, out: Path, command: str, report: Callable[[str], Non
         raise UsageError(text)
     if study.left_out:
         say(study.left_out)
-    environment = described_environment(clean_environment(os.environ, sample_environment(1, 0, len(available_cpus()))))
     with ResultsWriter(out) as writer:
-        writer.start(new_run("study", study.as_dict(), command, study.how_to_read, **environment), CHANGEABLE)
-        _run_trainings(study, out, writer, report)
-        if study.options.loaders:
-            _run_loadings(study, writer, report)
+        writer.start(new_run("study", study.as_dict(), command, study.how_to_read, **run_environment()), CHANGEABLE)
+        schedule = Schedule("study", writer.append)
+        jobs = [*_jobs(study, out, writer.results, partial(schedule.say, write=report))]
+        schedule.run(jobs, len(jobs))
         return found_results(study, writer.results)
 
 
@@ -117,16 +115,12 @@ def results_of(folder: Path) -> StudyResults:
     return found_results(study_of(results.run), results)
 
 
-def _named(run: Training) -> str:
-    return f"{run.label}, seed {run.seed}"
-
-
 def found_results(study: Study, results: Results) -> StudyResults:
     """Return what rows hold of the runs of a study: the last row of each run, and of each way of loading alone."""
     trained = {row.run_id: row for row in results.rows if isinstance(row, TrainingRow | TrainingFailureRow)}
     result = [(run, trained[run.run_id]) for run in study.trainings() if run.run_id in trained]
     loaded = [row for row in results.rows if isinstance(row, LoadingRow | LoadingFailureRow)]
-    of_jobs = [[row for row in loaded if _is_of(row, job)] for job in loading_jobs(study) if study.options.loaders]
+    of_jobs = [[row for row in loaded if _is_of(row, job)] for job in loading_jobs(study)]
     return StudyResults(study, result, results.run, [rows[-1] for rows in of_jobs if rows])
 
 
@@ -134,43 +128,40 @@ def _is_of(row: LoadingRow | LoadingFailureRow, job: Mapping[str, Any]) -> bool:
     return (row.way, row.count, row.config) == (*job.values(),)
 
 
-def _run_trainings(study: Study, out: Path, writer: ResultsWriter, report: Callable[[str], None]) -> None:
-    done = {row.run_id for row in writer.results.of(TrainingRow)}
-    runs = study.trainings()
-    with ProgressBar(len(runs), "study", lines=False) as bar:
-        for number, run in enumerate(runs):
-            if run.run_id in done:
-                continue
-            bar.show(number, _named(run))
-            row = _train(run, out / "runs" / run.run_id, study.options.time_limit_s)
-            writer.append(row)
-            bar.clear()
-            report(f"{_named(run)}: {_said(row)}")
-
-
-def _train(run: Training, folder: Path, limit_s: float) -> TrainingRow | TrainingFailureRow:
-    folder.mkdir(parents=True, exist_ok=True)
-    job = {"stages": [{**stage.as_dict(), "seeds": 1} for stage in run.stages], "folder": str(folder), "cpus": None}
-    answer = _in_own_process(job, run.stages[0].threads, limit_s, COMMAND)
-    return answered(TrainingRow, TrainingFailureRow, answer, {"run_id": run.run_id})
-
-
-def _run_loadings(study: Study, writer: ResultsWriter, report: Callable[[str], None]) -> None:
+def _jobs(study: Study, out: Path, results: Results, report: Callable[[str], None]) -> Iterator[Job]:
+    """Yield what no row holds yet; failures are tried again."""
+    done, limit_s = {row.run_id for row in results.of(TrainingRow)}, study.options.time_limit_s
+    for run in study.trainings():
+        if run.run_id not in done:
+            train = partial(_train, run, out / "runs" / run.run_id, limit_s, report)
+            yield Job("trainings", f"{run.label}, seed {run.seed}", train)
     for job in loading_jobs(study):
-        if any(_is_of(row, job) for row in writer.results.of(LoadingRow)):
-            continue
-        report(f"loading alone, load {job['config']['load']}: {job['way']}, {job['count']}")
-        limit_s = study.options.time_limit_s
-        answer = _in_own_process({**job, "cpus": None}, job["config"]["threads"], limit_s, LOADERS_COMMAND)
-        writer.append(answered(LoadingRow, LoadingFailureRow, answer, job))
+        if not any(_is_of(row, job) for row in results.of(LoadingRow)):
+            text = f"load {job['config']['load']}: {job['way']}, {job['count']}"
+            yield Job("loading alone", text, partial(_load, job, limit_s))
+
+
+def _train(
+    run: Training, folder: Path, limit_s: float, report: Callable[[str], None]
+) -> Iterator[TrainingRow | TrainingFailureRow]:
+    folder.mkdir(parents=True, exist_ok=True)
+    job = {"stages": [{**stage.as_dict(), "seeds": 1} for stage in run.stages], "folder": str(folder)}
+    answer = _in_own_process(job, run.stages[0].threads, limit_s, COMMAND)
+    row = answered(TrainingRow, TrainingFailureRow, answer, {"run_id": run.run_id})
+    yield row
+    if isinstance(row, TrainingFailureRow):
+        said = f"{row.reason}: {row.message}"
+    else:
+        end = row.stages[-1].end
+        said = f"test accuracy {100 * end.test_accuracy:.2f} %, {end.time_s:.2f} s"
+    report(f"{run.label}, seed {run.seed}: {said}")
+
+
+def _load(job: Mapping[str, Any], limit_s: float) -> Iterator[LoadingRow | LoadingFailureRow]:
+    answer = _in_own_process(job, job["config"]["threads"], limit_s, LOADERS_COMMAND)
+    yield answered(LoadingRow, LoadingFailureRow, answer, job)
 
 
 def _in_own_process(job: Mapping[str, Any], threads: int, limit_s: float, command: Sequence[str]) -> dict[str, Any]:
-    return measure_in_process(job, sample_environment(threads, 0, len(available_cpus())), limit_s, command)
-
-
-def _said(row: TrainingRow | TrainingFailureRow) -> str:
-    if isinstance(row, TrainingFailureRow):
-        return f"{row.reason}: {row.message}"
-    end = row.stages[-1].end
-    return f"test accuracy {100 * end.test_accuracy:.2f} %, {end.time_s:.2f} s"
+    settings = sample_environment(threads, 0, len(available_cpus()))
+    return measure_in_process({**job, "cpus": None}, settings, limit_s, command)

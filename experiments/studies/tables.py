@@ -51,14 +51,6 @@ def epoch_table(results: StudyResults) -> pd.DataFrame:
     return pd.DataFrame(rows).dropna(axis="columns", how="all")
 
 
-def _by_label(results: StudyResults) -> dict[str, list[tuple[Training, TrainingRow]]]:
-    """Runs of each combination of the axes, over its seeds."""
-    groups: dict[str, list[tuple[Training, TrainingRow]]] = defaultdict(list)
-    for run, row in results.done():
-        groups[run.label].append((run, row))
-    return groups
-
-
 def run_table(results: StudyResults) -> list[dict[str, Any]]:
     """Return a row for each combination of the axes, over its seeds: medians, lowest and highest test accuracy, time to
     each accuracy that was asked for, energy where the machine measures it, and memory.
@@ -66,12 +58,16 @@ def run_table(results: StudyResults) -> list[dict[str, Any]]:
     The time of an epoch, and of its phases, is the median over the undisturbed epochs of all seeds, or over all where
     there is none; a row is `usable` if at least half of its epochs were undisturbed."""
     epochs = epoch_table(results)
+    groups: dict[str, list[tuple[Training, TrainingRow]]] = defaultdict(list)  # over the seeds
+    for run, row in results.done():
+        groups[run.label].append((run, row))
     rows = []
-    for label, result in _by_label(results).items():
+    for label, result in groups.items():
         here = epochs[epochs["label"] == label]
         last = here[here["epoch"] == here["epoch"].max()]
         (run, _), *_ = result
         ends = [row.stages[-1].end for _, row in result]
+        before = [row.stages[0].end.libraries_bytes for _, row in result]  # later stages find what the first one left
         accuracies = [end.test_accuracy for end in ends]
         quiet = here if not here["usable"].any() else here[here["usable"]]
         phases = [name for name in PHASE_COLUMNS if name in here]
@@ -105,33 +101,24 @@ def run_table(results: StudyResults) -> list[dict[str, Any]]:
                     if phases
                     else {}
                 ),
-                "libraries_bytes": float(np.median([_libraries_bytes(row) for _, row in result])),
+                "libraries_bytes": float(np.median(before)),
                 **{f"time_to_{accuracy:g}": _time_to(here, accuracy) for accuracy in results.study.options.accuracy},
             }
         )
     return rows
 
 
-def _libraries_bytes(row: TrainingRow) -> float:
-    """What was resident before the first stage; later ones find what it left."""
-    return row.stages[0].end.libraries_bytes
-
-
 def _time_to(epochs: pd.DataFrame, accuracy: float) -> float:
     """Median over seeds of the training time after the first epoch with this validation accuracy; NaN where half of
     the seeds or more never have it."""
-    times = []
-    for _, history in epochs.groupby("seed"):
-        reached = history[1 - history["error_rate"] >= accuracy]
-        times.append(reached["time_s"].min() if len(reached) else np.inf)
-    median = float(np.median(times))
+    reached = epochs[1 - epochs["error_rate"] >= accuracy].groupby("seed")["time_s"].min()
+    median = float(np.median(reached.reindex(epochs["seed"].unique(), fill_value=np.inf)))
     return median if np.isfinite(median) else np.nan
 
 
 def loader_table(results: StudyResults) -> list[dict[str, Any]]:
     """Return a row for each way of loading alone that could be measured: medians of its epochs, usable if at least half
     of them were undisturbed."""
-    rows = [row for row in results.loading if isinstance(row, LoadingRow)]
     return [
         {
             **row.config,
@@ -139,7 +126,8 @@ def loader_table(results: StudyResults) -> list[dict[str, Any]]:
             "epoch_time_s": float(np.median(row.epoch_time_s)),
             "usable": bool(np.mean(row.usable) >= LEAST_USABLE),
         }
-        for row in rows
+        for row in results.loading
+        if isinstance(row, LoadingRow)
     ]
 
 
@@ -176,12 +164,8 @@ def _but_loading(run: Training) -> str:
 
 def pretrained_sentences(results: StudyResults) -> list[str]:
     """Say for each network what was loaded from a file of parameters, what begins at random and what was not used."""
-    texts = {
-        f"{run.stages[0].network}: {row.stages[0].end.started}.": None
-        for run, row in results.done()
-        if row.stages[0].end.started
-    }
-    return list(texts)
+    begun = [(run.stages[0].network, row.stages[0].end.started) for run, row in results.done()]
+    return [f"{network}: {started}." for network, started in dict.fromkeys(begun) if started]
 
 
 def _summaries(results: StudyResults, name: str) -> list[str]:
@@ -264,19 +248,13 @@ def _effective(stage: TrainingConfig) -> dict[str, Any]:
 
 def failures(results: StudyResults) -> list[dict[str, Any]]:
     """Return a row for each run that did not end, or did not fit."""
-    runs = [
+    rows = [
         {**run.axes, "label": run.label, "seed": run.seed, "reason": row.reason, "message": row.message}
         for run, row in results.failed()
     ]
-    loading = [
-        {
-            **{name: row.config.get(name, "") for name in results.study.axes},
-            "label": "loading alone",
-            "seed": "",
-            "reason": row.reason,
-            "message": f"{row.way}, {row.count}: {row.message}",
-        }
-        for row in results.loading
-        if isinstance(row, LoadingFailureRow)
-    ]
-    return runs + loading
+    for row in results.loading:
+        if isinstance(row, LoadingFailureRow):
+            axes = {name: row.config.get(name, "") for name in results.study.axes}
+            about = {"label": "loading alone", "seed": "", "reason": row.reason}
+            rows.append({**axes, **about, "message": f"{row.way}, {row.count}: {row.message}"})
+    return rows

@@ -8,7 +8,6 @@ machines.
 from __future__ import annotations
 
 import math
-import os
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -17,10 +16,8 @@ from typing import Any
 import msgspec
 
 from ..analysis.agreement import disagreement, first_disagreement, unlike
-from ..machine.environment import described_environment
 from ..machine.fitness import verdict, verdict_text
 from ..machine.limits import measure_capacity, measure_machine
-from ..machine.topology import available_cpus
 from ..plan_check.checking import check_plans
 from ..results.folder import Results, new_run
 from ..results.nodes import Node
@@ -40,7 +37,7 @@ from ..results.rows import (
     make_row,
     values_of,
 )
-from ..sampling.child import SAMPLE_COMMAND, clean_environment, measure_in_process, sample_environment
+from ..sampling.child import SAMPLE_COMMAND, measure_in_process, run_environment
 from ..sampling.generation import Contestant, Generation, Machine, contestant_of, measure_generation
 from ..sampling.hogs import hogs_running, measure_capacity_beside
 from ..subjects.calls import label, try_programs
@@ -158,11 +155,7 @@ class Site:
         result = check_plans(zip(plans.values(), runs.values(), strict=True), measure.check)
         self._checks = dict(zip(plans, result, strict=True))
         self._any_order = measure.with_changes(oversubscribe=True).order
-        environment = means.environment
-        if environment is None:
-            settings = sample_environment(1, 0, len(available_cpus()), measure.wait_policy)
-            environment = described_environment(clean_environment(os.environ, settings))
-        self.environment = environment
+        self.environment = environment = means.environment or run_environment(measure.wait_policy)
         self.node = msgspec.convert(environment["environment"]["node"], Node)
 
     def run_row(self, command: str) -> RunRow:

@@ -133,10 +133,8 @@ def _load_cifar(folder: Path, kind: str, check: Callable[[Dataset], None]) -> Da
                 f"{version} version; fetch {kind.replace('r', 'r-')}-binary.tar.gz"
             )
     parts = [_read_cifar(folder / name, label_bytes, len(names)) for name in (*train_files, test_file)]
-    labels = np.concatenate([labels for labels, _ in parts]).astype(np.int32)
-    pixels = np.concatenate([pixels for _, pixels in parts])
     title = kind.upper().replace("CIFAR", "CIFAR-")
-    return _with_split(kind, title, pixels, labels, len(parts[-1][0]), names, False, check)
+    return _with_split(kind, title, parts, names, False, check)
 
 
 def _load_idx(folder: Path, check: Callable[[Dataset], None]) -> Dataset:
@@ -159,14 +157,16 @@ def _load_idx(folder: Path, check: Callable[[Dataset], None]) -> Dataset:
             classes = max(MNIST_CLASSES, int((known == first + np.arange(len(known))).sum()))
         _check_labels(labels_path, labels, classes, 8, 1, first)
         parts.append((labels - first, _to_square(pixels, images_path)))
+    class_names = tuple(map(str, range(first, first + classes)))
+    return _with_split("idx", "IDX files", parts, class_names, True, check)
+
+
+def _with_split(name, title, parts, class_names, grey, check) -> Dataset:
+    """Join labels and pixels of files, and split them: the last file for testing, a stratified tenth of the others for
+    validation."""
     labels = np.concatenate([labels for labels, _ in parts]).astype(np.int32)
     pixels = np.concatenate([pixels for _, pixels in parts])
-    class_names = tuple(map(str, range(first, first + classes)))
-    return _with_split("idx", "IDX files", pixels, labels, len(parts[-1][0]), class_names, True, check)
-
-
-def _with_split(name, title, pixels, labels, num_test, class_names, grey, check) -> Dataset:
-    """Split images: the last `num_test` for testing, a stratified tenth of the others for validation."""
+    num_test = len(parts[-1][0])
     first_test = len(labels) - num_test
     train, valid = stratified_split(np.arange(first_test), labels, VALID_FRACTION)
     data = Dataset(

@@ -243,24 +243,21 @@ def mark_handle(marker: str, color: object, label: str, size: float = 4, **look:
     return Line2D([], [], linestyle="none", marker=marker, color=color, markersize=size, label=label, **look)
 
 
-def figure_path(folder: str | os.PathLike, stem: str, column: str, kind: str, out: str | None) -> Path:
-    """Return where a figure is written that a command was asked for: to `out`, whose folder must be there, or below its
-    folder by its name."""
+def save_asked(
+    figure: Figure, folder: str | os.PathLike, stem: str, column: str, kind: str, out: str | None, caption: str
+) -> Path:
+    """Write the figure that a command was asked for, and its caption beside it, to `out`, whose folder must be there,
+    or below the results' folder by its name; return its path. Raises `UsageError`: a file that cannot be written."""
     if out and not Path(out).parent.is_dir():
         raise UsageError(f"--file must be in a folder that is there, got {out!r}; make the folder first")
-    return Path(out) if out else Path(folder) / FIGURE_FOLDER / f"{stem}{'-single' * (column == 'single')}.{kind}"
-
-
-def save_asked(figure: Figure, path: Path, caption: str = "") -> None:
-    """Write the figure that a command was asked for, in a folder that is made if need be, and a text beside it. Raises
-    `UsageError`: a file that cannot be written."""
+    path = Path(out) if out else Path(folder) / FIGURE_FOLDER / f"{stem}{'-single' * (column == 'single')}.{kind}"
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         save(figure, path)
-        if caption:
-            write_atomically(path.with_suffix(".txt"), caption)
+        write_atomically(path.with_suffix(".txt"), caption)
     except OSError as error:
         raise UsageError(f"the figure must be writable to {path}, got: {error.strerror}; choose --file") from None
+    return path
 
 
 def save_all(figure: Figure, stem: Path, formats: Sequence[str], text: str) -> str:
