@@ -15,17 +15,16 @@ from .cython_src.networks.own import short_name
 from .cython_src.records import takes
 from .cython_src.shown import as_html
 from .experiments.commands.functions import ARGUMENTS, InFolder, call_text, configuration_from
-from .experiments.subjects.calls import OF_PROGRAMS, call_specs, label
-from .experiments.subjects.models import DEFAULT_MODELS, parse_model
+from .experiments.subjects.calls import OF_PROGRAMS, call_specs
+from .experiments.subjects.models import DEFAULT_MODELS
 from .experiments.sweep.configuration import Configuration, budgeted
-from .experiments.tables.numbers import plural
 
 if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-    from .experiments.analysis.sweep import Point, Sweep
+    from .experiments.analysis.sweep import Sweep
     from .experiments.report.sections import Report
 
 __all__ = ["Comparison", "Ratio", "compare"]
@@ -218,23 +217,9 @@ class Comparison(InFolder):
             listed = "; ".join(f"{each}: {axes_text(self._sweep, each)}" for each in plans)
             raise UsageError(f"plan must say of which of {len(plans)} plans a ratio is, got none; take one of {listed}")
         plan_id = chosen_plan(self._sweep, plan)
-        point, other = (self._point(plan_id, spec, threads) for spec in (model, reference))
+        point, other = (self._sweep.measured(plan_id, name, threads) for name in (model, reference))
         (row,) = ratio_rows(self._sweep, [Pair(point, [other])])
         return Ratio(*(row[name] for name in ("ratio", "ratio_low", "ratio_high", "generations", "verdict")))
-
-    def _point(self, plan_id: str, spec: str, threads: int | None) -> Point:
-        from .experiments.analysis.sweep import Point
-
-        known = self._sweep.points_of(plan_id)
-        model = next((each for each, _ in known if each.model.is_call and label(each) == spec), None)
-        model = model or parse_model(spec)
-        requested = threads if threads is None else min(threads, model.model.max_threads or threads)
-        result = [Point(plan_id, *each) for each in known if each[0] == model and requested in (None, each[1])]
-        if not result:
-            listed = ", ".join(f"{each} on {count}" for each, count in known)
-            on = "" if threads is None else f" on {plural(threads, 'thread')}"
-            raise UsageError(f"a ratio is of models that were measured ({listed}), got {spec!r}{on}; name one of them")
-        return max(result, key=lambda point: point.threads)
 
     def write_report(self) -> Path:
         """Write tables, figures and the page report.html with everything into the folder, and return the page."""
