@@ -14,10 +14,10 @@ from .cython_src.networks.layers import Network
 from .cython_src.networks.own import short_name
 from .cython_src.records import takes
 from .cython_src.shown import as_html
-from .experiments.commands.functions import ARGUMENTS, InFolder, call_text, configuration_from
+from .experiments.commands.functions import InFolder, call_text
 from .experiments.subjects.calls import OF_PROGRAMS, call_specs
 from .experiments.subjects.models import DEFAULT_MODELS
-from .experiments.sweep.configuration import Configuration, budgeted
+from .experiments.sweep.configuration import KEYS, budgeted, configuration_from
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -257,7 +257,7 @@ class Comparison(InFolder):
         return as_html(repr(self), self._rows(), self.warnings)
 
 
-@takes(names=(*ARGUMENTS, *OF_PROGRAMS))
+@takes(names=(*KEYS, *OF_PROGRAMS))
 def compare(
     network: str | Network | Sequence[str | Network] = "cifar10_cnn",
     *,
@@ -329,7 +329,7 @@ def compare(
     if batch is not None:
         given["batch"] = batch
     folder = dated_folder("results") if out is None else os.fspath(out)
-    configuration = configuration_from(Configuration.title, budgeted(given), Path(folder).parent)
+    configuration = configuration_from(budgeted(given), Path(folder).parent)
     most = (max(vars(configuration.grid)["threads"]),)
     configuration = replace(configuration, quick_axes={"threads": most} if threads == "cores" else {})
     if configuration.uses_gpu:

@@ -14,9 +14,8 @@ from ..sampling.hogs import MOST_HOGS
 from ..subjects.calls import OF_PROGRAMS, call_specs
 from ..subjects.models import DEFAULT_MODELS, SERIAL, ModelSpec, describe_models, parse_models
 from ..subjects.peer_models import ProgramOptions
-from ..sweep.configuration import BUDGET_S, Configuration, Measure, budgeted
+from ..sweep.configuration import BUDGET_S, Measure, budgeted, configuration_from
 from . import arguments as shared
-from .functions import configuration_from
 from .sweeping import add_output, measure_and_report
 
 # Options of measuring that concern plans.
@@ -99,7 +98,7 @@ def configuration_of(arguments: Namespace):
     }
     if arguments.budget is not None:
         given["budget_s"] = float(arguments.budget)
-    configuration = configuration_from(Configuration.title, budgeted(given), Path())
+    configuration = configuration_from(budgeted(given), Path())
     most = (max(configuration.grid.threads),)
     return replace(configuration, quick_axes={"threads": most} if arguments.threads == "cores" else {})
 

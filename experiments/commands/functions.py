@@ -10,13 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ...cython_src.errors import UsageError, check_choice
-from ...cython_src.networks.layers import Network
-from ...cython_src.networks.own import write_network
-from ...cython_src.networks.registry import get_network, network_names
-from ...cython_src.records import fields
 from ...cython_src.shown import Shown
-from ..sweep.configuration import ARGUMENTS as FUNCTION_ARGUMENTS
-from ..sweep.configuration import AXES, Configuration, Measure, parse_configuration
 from .arguments import folder_of, progress_printer, show
 from .sweeping import command_line
 
@@ -26,9 +20,6 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
     from ..report.figures.chart import Chart
-
-AXES_OF_COMPARE = (*AXES, FUNCTION_ARGUMENTS)
-ARGUMENTS = (*AXES_OF_COMPARE, *(field.name for field in fields(Measure)))  # that `**settings` of compare takes
 
 
 class InFolder(Shown):
@@ -128,36 +119,9 @@ def literal(value: Any) -> str:
     return repr(value if isinstance(value, int | float | None) else str(value))
 
 
-def configuration_from(title: str, given: Mapping[str, Any], folder: Path) -> Configuration:
-    """Sort the arguments into the tables of a sweep file, which check types and ranges."""
-    tables: dict[str, dict[str, Any]] = {"grid": {}, "measure": {}}
-    for name, value in given.items():
-        several = name in AXES_OF_COMPARE and isinstance(value, Sequence) and not isinstance(value, str)
-        tables["grid" if name in AXES_OF_COMPARE else "measure"][name] = list(value) if several else value
-    networks = tables["grid"]["network"]
-    tables["grid"]["network"] = [
-        named_network(n, folder) for n in (networks if isinstance(networks, list) else [networks])
-    ]
-    return parse_configuration({"title": title, **tables}, "compare")
-
-
-def named_network(network: Any, folder: Path) -> Any:
-    """Return the name by which measuring processes can make a network again."""
-    if not isinstance(network, Network):
-        return network
-    if network.name in network_names() and get_network(network.name) == network:
-        return network.name
-    return write_network(network, folder)
-
-
 def folder_of_results(results: str | os.PathLike[str] | InFolder) -> Path:
     """Return a results folder."""
     return results.folder if isinstance(results, InFolder) else Path(results)
-
-
-def fields_of(record: type, settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the settings that are fields of a record."""
-    return {field.name: settings[field.name] for field in fields(record) if field.name in settings}
 
 
 def call_function(function: Callable[..., Result], arguments: Namespace, **further: Any) -> Result:

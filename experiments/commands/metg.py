@@ -13,13 +13,14 @@ from ...cython_src.errors import UsageError
 from ...cython_src.graphs.task_bench import PATTERNS
 from ...cython_src.lowering import PlanOptions
 from ...cython_src.networks.layers import Network
-from ...cython_src.records import takes
+from ...cython_src.networks.registry import named_network
+from ...cython_src.records import fields_of, takes
 from ..metg.graphs import TaskBenchOptions, graph_name, requested_graphs
 from ..metg.metg import MetgSettings, default_models
 from ..results.folder import dated_folder
 from ..subjects.models import check_ours, parse_models
 from . import arguments as shared
-from .functions import Result, call_function, call_text, fields_of, named_network
+from .functions import Result, call_function, call_text
 
 DESCRIPTION = (
     "Run Task Bench graphs with more and more work in each task and find the shortest task at which half of the "

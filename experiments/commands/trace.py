@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from ...cython_src.errors import UsageError, check_choice
 from ...cython_src.networks.layers import Network
+from ...cython_src.networks.registry import named_network
 from ...cython_src.reading import Number
-from ...cython_src.records import Record, about, takes
+from ...cython_src.records import Record, about, fields_of, takes
 from ...cython_src.typed_text import MOST_SECONDS
 from ..events.events import EventLog, events_files, read_events
 from ..machine.placement import Placement
@@ -20,10 +21,10 @@ from ..machine.topology import core_counts
 from ..results.folder import dated_folder
 from ..sampling.injections import INJECTIONS
 from ..subjects.models import check_counts, check_ours, models_on
-from ..sweep.configuration import Measure
+from ..sweep.configuration import KEYS, Measure, configuration_from
 from ..traces.sweep import SHOWN, TRACED, once
 from . import arguments as shared
-from .functions import ARGUMENTS, InFolder, Result, call_text, configuration_from, fields_of, named_network
+from .functions import InFolder, Result, call_text
 from .sweeping import command_line
 
 if TYPE_CHECKING:
@@ -147,7 +148,7 @@ class Trace(Result, InFolder):
         return gantt_caption([typical(log, iterations) for log in self.logs], self.title)
 
 
-@takes(TraceSettings, names=ARGUMENTS)
+@takes(TraceSettings, names=KEYS)
 def trace(
     network: str | Network = "cifar10_cnn",
     *,
@@ -200,7 +201,7 @@ def _measured(
     counts = core_counts()[-1:] if threads is None else check_counts(specs, [threads])
     settings = {name: value for name, value in settings.items() if name not in own.as_dict()}
     settings |= {"models": [*map(str, specs)], "threads": [*counts], **once(own.seconds)}
-    configuration = configuration_from("Traces of execution models", settings, Path(folder).parent)
+    configuration = configuration_from(settings, Path(folder).parent, "Traces of execution models")
     write = partial(write_trace_files, shown=own.show)
     compared = measure_comparison(configuration, folder, command, trace=write, adds_sessions=False)
     if compared.usable:
