@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -14,10 +14,11 @@ from .cython_src.networks.layers import Network
 from .cython_src.networks.own import short_name
 from .cython_src.records import takes
 from .cython_src.shown import as_html
+from .experiments.commands.compare import comparison_of
 from .experiments.commands.functions import InFolder, call_text
-from .experiments.subjects.calls import OF_PROGRAMS, call_specs
+from .experiments.subjects.calls import OF_PROGRAMS
 from .experiments.subjects.models import DEFAULT_MODELS
-from .experiments.sweep.configuration import KEYS, budgeted, configuration_from
+from .experiments.sweep.configuration import KEYS
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -29,9 +30,6 @@ if TYPE_CHECKING:
 
 __all__ = ["Comparison", "Ratio", "compare"]
 
-BESIDE_CALLS = (
-    "functions and programs run no plan and no execution model, got {} too; leave network, batch and models out"
-)
 # Columns of the table that a notebook shows.
 SHOWN = (
     "model",
@@ -320,21 +318,19 @@ def compare(
     from .experiments.results.folder import dated_folder
     from .experiments.sweep.comparison import measure_comparison
 
-    of_programs = {name: settings.pop(name) for name in OF_PROGRAMS if name in settings}
-    if calls := call_specs(functions, programs, reference, **of_programs):
-        if network != "cifar10_cnn" or models != DEFAULT_MODELS or batch is not None:
-            raise UsageError(BESIDE_CALLS.format(f"{network!r} and {models!r:.60}"))
-        models = [*map(str, calls)]
+    folder = dated_folder("results") if out is None else os.fspath(out)
     given = {"network": network, "models": models, "threads": threads, **settings}
     if batch is not None:
         given["batch"] = batch
-    folder = dated_folder("results") if out is None else os.fspath(out)
-    configuration = configuration_from(budgeted(given), Path(folder).parent)
-    most = (max(vars(configuration.grid)["threads"]),)
-    configuration = replace(configuration, quick_axes={"threads": most} if threads == "cores" else {})
+    calls = {"functions": functions, "programs": programs, "reference": reference}
+    configuration = comparison_of({**given, **calls}, Path(folder).parent)
     if configuration.uses_gpu:
         raise UsageError(f"compare() compares models of the CPU, got {models!r}; use `forktask compare --device gpu`")
-    shown = {**given, "network": [*vars(configuration.grid)["network"]], "out": folder}
+    shown = {name: value for name, value in given.items() if name not in OF_PROGRAMS}
+    grid = vars(configuration.grid)
+    shown |= {"network": [*grid["network"]], "out": folder}
+    if functions or programs:
+        shown["models"] = [*map(str, grid["models"])]
     shown |= {"quick": True} if quick else {}
     compared = measure_comparison(configuration, folder, call_text("compare", shown), quick=quick)
     if not compared.usable:

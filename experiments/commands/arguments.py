@@ -149,7 +149,7 @@ def given_options(arguments: Namespace) -> dict[str, Any]:
     """Return the fields of `PlanOptions` that the arguments name, and the batch, whose default depends on the
     network."""
     options = given(arguments, PlanOptions)
-    _check_effects(options, arguments.network)
+    check_effects(options, arguments.network)
     if "batch" in options:
         return options
     several = not isinstance(arguments.network, str)
@@ -157,7 +157,7 @@ def given_options(arguments: Namespace) -> dict[str, Any]:
     return {"batch": (batch,) if several and isinstance(batch, int) else batch, **options}
 
 
-def _check_effects(options: Mapping[str, Any], networks: str | tuple[str, ...]) -> None:
+def check_effects(options: Mapping[str, Any], networks: str | tuple[str, ...]) -> None:
     """Raise `UsageError` for an option that changes no plan of those that are asked for."""
 
     def values(name: str) -> tuple:

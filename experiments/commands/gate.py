@@ -31,7 +31,7 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 def call(arguments: Namespace) -> int:
     """Compare two commits."""
-    models = calls_of(arguments) or shared.models(arguments)
+    models = calls_of(vars(arguments)) or shared.models(arguments)
     # Only the batch and the options that were given: the other commit may not know the others.
     if models[0].model.is_call:
         plan = {"network": CALLS, "batch": 1}

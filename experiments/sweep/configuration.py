@@ -264,12 +264,6 @@ def measure_given(given: Mapping[str, Any], where: str) -> Measure:
     return measure
 
 
-def budgeted(given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the options of measuring a comparison: with a budget, unless only `repeats` was given."""
-    until = {} if "repeats" in given and "budget_s" not in given else {"repeats": MOST_REPEATS, "budget_s": BUDGET_S}
-    return {**until, **given}
-
-
 @dataclass(frozen=True)
 class GridPoint:
     """One configuration of the grid: a model on a number of threads, running one plan."""
