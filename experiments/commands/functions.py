@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import os
 from argparse import Namespace
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -23,9 +22,12 @@ if TYPE_CHECKING:
 
 
 class InFolder(Shown):
-    """Base of results that are read from their folder."""
+    """Base of results that are read from their folder, whose path they stand for."""
 
     folder: Path
+
+    def __fspath__(self) -> str:
+        return str(self.folder)
 
 
 class Result(Shown):
@@ -119,22 +121,22 @@ def literal(value: Any) -> str:
     return repr(value if isinstance(value, int | float | None) else str(value))
 
 
-def folder_of_results(results: str | os.PathLike[str] | InFolder) -> Path:
-    """Return a results folder."""
-    return results.folder if isinstance(results, InFolder) else Path(results)
-
-
-def call_function(function: Callable[..., Result], arguments: Namespace, **further: Any) -> Result:
-    """Call a function with the arguments of its command, which are its parameters and settings; print and return its
-    result. A function that takes them gets the folder, the command that continues, and what prints lines on the way."""
+def arguments_of(function: Callable[..., Result], arguments: Namespace) -> dict[str, Any]:
+    """Return what a command gives to its function: the parameters and settings that were given, and, if it takes them,
+    the folder, the command that continues, and what prints lines on the way."""
     names = {*inspect.signature(function).parameters, *getattr(function, "settings", ())}
     given = {name: value for name, value in vars(arguments).items() if name in names and value is not None}
-    if "out" in names and "out" not in further:
+    if "kind_of_folder" in arguments:
         given["out"] = folder_of(arguments)
     if "command" in names:
         given["command"] = command_line(given["out"])
     if "progress" in names:
         given["progress"] = progress_printer(arguments)
-    result = function(**{**given, **further})
+    return given
+
+
+def call_function(function: Callable[..., Result], arguments: Namespace, **further: Any) -> Result:
+    """Call a function with the arguments of its command and further ones; print and return its result."""
+    result = function(**{**arguments_of(function, arguments), **further})
     show(arguments, result.data, lambda _: str(result))
     return result
