@@ -34,7 +34,7 @@ DESCRIPTION = (
 def add_arguments(parser: ArgumentParser) -> None:
     """Declare the arguments: one for each axis of a sweep and each way to measure it."""
     parser.epilog = f"Models and their options: {describe_models()}."
-    shared.add_plan_options(parser, axes=True, networks=True)
+    shared.add_plan_options(parser, axes=True)
     shared.add_models(parser, DEFAULT_MODELS)
     shared.add_device(parser)
     shared.add_threads(parser)

@@ -9,7 +9,7 @@ from pathlib import Path
 from ...cython_src.errors import UsageError
 from ...cython_src.lowering.options import PlanOptions
 from ...cython_src.records import fields_of
-from .arguments import add_json, add_plan_options, check_effects, show, texts, thread_count
+from .arguments import NETWORKS, add_json, add_plan_options, check_effects, show, texts, thread_count
 
 DESCRIPTION = (
     "List the networks: input, classes, layers, parameters, and for one sample the floating-point operations of "
@@ -25,7 +25,8 @@ BARRIERS = ("phase", "none")
 
 
 def add_arguments(parser: ArgumentParser) -> None:
-    add_plan_options(parser, network=None, axes=True)
+    parser.add_argument("--network", type=texts, metavar="N", help=NETWORKS)
+    add_plan_options(parser, network=False, axes=True)
     parser.add_argument("--model", default=OF_PLANS["model"], help="execution model; default: %(default)s")
     parser.add_argument("--threads", type=thread_count, default=OF_PLANS["threads"], help="default: %(default)s")
     parser.add_argument("--memory-limit", metavar="BYTES", help="such as 1500M or 2GiB")
@@ -66,6 +67,9 @@ def call(arguments: Namespace) -> int:
     if arguments.network is None:
         show(arguments, [network_sizes(get_network(name)) for name in network_names()], networks_text)
         return 0
+    if len(arguments.network) > 1:
+        named = ",".join(arguments.network)
+        raise UsageError(f"--network takes one value, got {named!r}; give the command once for each")
     check_effects(given, arguments.network)
     model, axes = runnable(arguments.model), {name: value for name, value in vars(arguments).items() if name in AXES}
     plans = configuration_from({**axes, "models": str(model)}, Path()).plans()
