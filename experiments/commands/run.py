@@ -7,7 +7,6 @@ from pathlib import Path
 
 from ...cython_src.errors import UsageError
 from ...cython_src.records import fields, fields_of
-from ..tables.progress import say
 from .arguments import add_fields, folder_of, progress_printer, show
 from .sweeping import add_output, command_line, measure_and_report, not_reported, print_expected, report_on
 
@@ -82,7 +81,7 @@ def _run_study(path: Path | str, arguments: Namespace) -> int:
     """Train what is missing, and print and write the report."""
     from ..results.folder import check_run
     from ..studies.configuration import read_study
-    from ..studies.report import as_json, write_study_report
+    from ..studies.report import write_study_report
     from ..studies.running import CHANGEABLE, expected, expected_text, run_study
     from ..studies.tables import agreement
 
@@ -95,18 +94,8 @@ def _run_study(path: Path | str, arguments: Namespace) -> int:
         show(arguments, expected(study), expected_text)
         return 0
     out = folder_of(arguments)
-    again = command_line(out)
-
-    try:
-        results = run_study(study, Path(out), again, progress_printer(arguments))
-    except KeyboardInterrupt:
-        say(f"interrupted; runs that are done stay in {out}. To continue: {again}")
-        raise
-    if arguments.no_report:
-        print(not_reported(out))
-    else:
-        text = write_study_report(results, Path(out))
-        show(arguments, as_json(results) if arguments.json else text, str)
+    results = run_study(study, Path(out), command_line(out), progress_printer(arguments))
+    print(not_reported(out) if arguments.no_report else write_study_report(results, Path(out), arguments.json))
     # What does not fit is an answer, as in a sweep, as long as something was trained.
     broken = any(row.reason != "memory" for _, row in results.failed()) or not results.done()
     return 1 if broken or agreement(results)[1] else 0

@@ -88,9 +88,12 @@ def build(results: StudyResults) -> Report:
     return Report(f"{study.title}: {count}", facts, data_notes(results), warnings, shown)
 
 
-def write_study_report(results: StudyResults, out: Path, whole: bool = False, formats: Sequence[str] = ()) -> str:
-    """Write epochs.csv, runs.csv, the figures and report.html; return the report's text, or the `whole` of it. Raises
-    `UsageError`: the folder cannot be written."""
+def write_study_report(
+    results: StudyResults, out: Path, as_json: bool = False, formats: Sequence[str] = (), whole: bool = False
+) -> str:
+    """Write epochs.csv, runs.csv, the figures, report.html and report.json; return the report's text, the `whole` of
+    it, or the tables as JSON, in which a time to an accuracy that was not reached is null. Raises `UsageError`: the
+    folder cannot be written."""
     report = build(results)
     pictures = []
     (out / FIGURE_FOLDER).mkdir(exist_ok=True)
@@ -102,7 +105,10 @@ def write_study_report(results: StudyResults, out: Path, whole: bool = False, fo
             svg = save_all(figure, out / FIGURE_FOLDER / name, formats, _caption_file(results, report, caption))
             pictures.append(DrawnFigure("study", name, svg, caption))
     write_atomically(out / "report.html", render_html(report, pictures))
-    write_atomically(out / "report.json", json.dumps(render_json(report), indent=1) + "\n")
+    tables = json.dumps(render_json(report), indent=1)
+    write_atomically(out / "report.json", tables + "\n")
+    if as_json:
+        return tables
     return render_text(report, whole) + f"{out}: report.html, runs.csv, epochs.csv, figures\n"
 
 
@@ -132,11 +138,6 @@ def draw_study(
     path = figure_path(folder, figure, column, kind, out)
     save_asked(picture, path, _caption_file(results, build(results), caption))
     return path
-
-
-def as_json(results: StudyResults) -> dict[str, Any]:
-    """Return the tables as plain data; a time to an accuracy that was not reached is null."""
-    return render_json(build(results))
 
 
 def _names(results: StudyResults) -> list[Column]:

@@ -104,17 +104,20 @@ def run_study(study: Study, out: Path, command: str, report: Callable[[str], Non
     environment = described_environment(clean_environment(os.environ, sample_environment(1, 0, len(available_cpus()))))
     with ResultsWriter(out) as writer:
         writer.start(new_run("study", study.as_dict(), command, study.how_to_read, **environment), CHANGEABLE)
-        _run_trainings(study, out, writer, report)
-        if study.options.loaders:
-            _run_loadings(study, writer, report)
+        try:
+            _run_trainings(study, out, writer, report)
+            if study.options.loaders:
+                _run_loadings(study, writer, report)
+        except KeyboardInterrupt:
+            say(f"interrupted; runs that are done stay in {out}. To continue: {command}")
+            raise
         return found_results(study, writer.results)
 
 
-def results_of(folder: Path) -> StudyResults:
-    """Return the results of a study's folder, as its last run asked for them. Raises `UsageError`: no rows there, or
-    those of something else."""
-    results = read_results(folder, "study")
-    return found_results(study_of(results.run), results)
+def results_of(folder: Path) -> StudyResults | None:
+    """Return the results of a study's folder, as its last run asked for them; None: it holds something else."""
+    results = read_results(folder)
+    return found_results(study_of(results.run), results) if results.is_study else None
 
 
 def _named(run: Training) -> str:
