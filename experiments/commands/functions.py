@@ -69,9 +69,8 @@ class Result(Shown):
             Another name or column, or axes for several panels.
         """
         from ..report.figures.chart import drawn
-        from ..report.figures.style import COLUMN_WIDTH_IN, in_style
+        from ..report.figures.style import in_style
 
-        check_choice("the column", column, COLUMN_WIDTH_IN)
         with in_style():
             return drawn(self._chart(name), column, title, ax)
 

@@ -16,7 +16,7 @@ from ...cython_src.networks.layers import Network
 from ...cython_src.networks.registry import named_network
 from ...cython_src.records import fields_of, takes
 from ..machine.topology import core_counts
-from ..metg.graphs import TaskBenchOptions, graph_name, requested_graphs
+from ..metg.graphs import TaskBenchOptions, requested_graphs
 from ..metg.metg import MetgSettings, default_models
 from ..results.folder import dated_folder
 from ..subjects.models import check_counts, check_ours, parse_models
@@ -87,7 +87,7 @@ def metg(
         An unknown name or value, or a folder that holds other results.
     """
     from ..analysis.names import with_texts
-    from ..metg.figure import chart
+    from ..metg.figure import by_graph, chart
     from ..metg.metg import measure_metg
     from ..metg.table import as_frame, format_table
 
@@ -105,11 +105,7 @@ def metg(
     text = command or call_text("metg", {"pattern": pattern, **shown, "out": str(folder)})
     counts = core_counts() if threads == "cores" else check_counts(specs, shared.several(threads))
     data = measure_metg(graphs, specs, counts, MetgSettings(**measuring), folder, text)
-    by_name: dict[str, list] = {}
-    for entry in data["results"]:
-        if entry["repeats"]:
-            by_name.setdefault(graph_name(entry["graph"]), []).append(entry)
-    charts = {name: partial(chart, own) for name, own in by_name.items()}
+    charts = {name: partial(chart, own) for name, own in by_graph(data).items()}
     return Result(f"METG in {folder}", with_texts(as_frame(data)), format_table(data), folder, charts, data)
 
 

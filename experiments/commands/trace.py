@@ -129,11 +129,9 @@ class Trace(Result, InFolder):
             Another name or column.
         """
         from ..analysis.windows import typical
-        from ..report.figures.style import COLUMN_WIDTH_IN
         from ..report.gantt import draw_gantt
 
         check_choice("name of figure", name, self.figures)
-        check_choice("the column", column, COLUMN_WIDTH_IN)
         if name != "gantt":
             return super().figure(name, column=column, title=title)
         windows = [typical(log, iterations) for log in self.logs]

@@ -20,13 +20,19 @@ from .table import HALF, format_table
 HALF_NAME = "half: METG(50 %)"
 
 
+def by_graph(table: Mapping[str, Any]) -> dict[str, list[Mapping[str, Any]]]:
+    """Return what was measured on each graph, by its name."""
+    result: dict[str, list[Mapping[str, Any]]] = {}
+    for entry in table["results"]:
+        if entry["repeats"]:
+            result.setdefault(graph_name(entry["graph"]), []).append(entry)
+    return result
+
+
 def draw_all(table: Mapping[str, Any], folder: Path) -> list[Path]:
     """Draw a figure for each graph as SVG, in two widths, with its caption beside it."""
     paths = []
-    for name in dict.fromkeys(graph_name(e["graph"]) for e in table["results"]):
-        entries = [e for e in table["results"] if graph_name(e["graph"]) == name and e["repeats"]]
-        if not entries:
-            continue
+    for name, entries in by_graph(table).items():
         for column, stem in (("single", f"metg_{name}-single"), ("double", f"metg_{name}")):
             paths.append(save(draw(entries, column), folder / f"{stem}.svg"))
         text = format_table({**table, "results": entries})

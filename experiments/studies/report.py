@@ -15,7 +15,7 @@ from matplotlib.figure import Figure
 
 from ...cython_src.errors import check_choice
 from ..report.figures.chart import Lacking, drawn
-from ..report.figures.style import COLUMN_WIDTH_IN, FIGURE_FOLDER, FORMATS, figure_path, in_style, save_all, save_asked
+from ..report.figures.style import FIGURE_FOLDER, FORMATS, figure_path, in_style, save_all, save_asked
 from ..report.rendering import DrawnFigure, render_html, render_json, render_text
 from ..report.sections import Report, environment_section, facts_of, section
 from ..results.files import write_atomically, write_table
@@ -132,7 +132,6 @@ def draw_study(
     Raises `UsageError`: an unknown figure or format, a study that has nothing for it, or a file that cannot be
     written."""
     check_choice("the figure", figure, FIGURES)
-    check_choice("the column", column, COLUMN_WIDTH_IN)
     check_choice("--format", kind, FORMATS)
     picture, caption = drawn_figure(results, figure, column, title)
     path = figure_path(folder, figure, column, kind, out)
