@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -14,25 +14,22 @@ from .cython_src.networks.layers import Network
 from .cython_src.networks.own import short_name
 from .cython_src.records import takes
 from .cython_src.shown import as_html
-from .experiments.commands.functions import ARGUMENTS, InFolder, call_text, configuration_from
-from .experiments.subjects.calls import OF_PROGRAMS, call_specs, label
-from .experiments.subjects.models import DEFAULT_MODELS, parse_model
-from .experiments.sweep.configuration import Configuration, budgeted
-from .experiments.tables.numbers import plural
+from .experiments.commands.compare import comparison_of
+from .experiments.commands.functions import InFolder, call_text
+from .experiments.subjects.calls import OF_PROGRAMS
+from .experiments.subjects.models import DEFAULT_MODELS
+from .experiments.sweep.configuration import KEYS
 
 if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-    from .experiments.analysis.sweep import Point, Sweep
+    from .experiments.analysis.sweep import Sweep
     from .experiments.report.sections import Report
 
 __all__ = ["Comparison", "Ratio", "compare"]
 
-BESIDE_CALLS = (
-    "functions and programs run no plan and no execution model, got {} too; leave network, batch and models out"
-)
 # Columns of the table that a notebook shows.
 SHOWN = (
     "model",
@@ -218,23 +215,9 @@ class Comparison(InFolder):
             listed = "; ".join(f"{each}: {axes_text(self._sweep, each)}" for each in plans)
             raise UsageError(f"plan must say of which of {len(plans)} plans a ratio is, got none; take one of {listed}")
         plan_id = chosen_plan(self._sweep, plan)
-        point, other = (self._point(plan_id, spec, threads) for spec in (model, reference))
+        point, other = (self._sweep.measured(plan_id, name, threads) for name in (model, reference))
         (row,) = ratio_rows(self._sweep, [Pair(point, [other])])
         return Ratio(*(row[name] for name in ("ratio", "ratio_low", "ratio_high", "generations", "verdict")))
-
-    def _point(self, plan_id: str, spec: str, threads: int | None) -> Point:
-        from .experiments.analysis.sweep import Point
-
-        known = self._sweep.points_of(plan_id)
-        model = next((each for each, _ in known if each.model.is_call and label(each) == spec), None)
-        model = model or parse_model(spec)
-        requested = threads if threads is None else min(threads, model.model.max_threads or threads)
-        result = [Point(plan_id, *each) for each in known if each[0] == model and requested in (None, each[1])]
-        if not result:
-            listed = ", ".join(f"{each} on {count}" for each, count in known)
-            on = "" if threads is None else f" on {plural(threads, 'thread')}"
-            raise UsageError(f"a ratio is of models that were measured ({listed}), got {spec!r}{on}; name one of them")
-        return max(result, key=lambda point: point.threads)
 
     def write_report(self) -> Path:
         """Write tables, figures and the page report.html with everything into the folder, and return the page."""
@@ -272,7 +255,7 @@ class Comparison(InFolder):
         return as_html(repr(self), self._rows(), self.warnings)
 
 
-@takes(names=(*ARGUMENTS, *OF_PROGRAMS))
+@takes(names=(*KEYS, *OF_PROGRAMS))
 def compare(
     network: str | Network | Sequence[str | Network] = "cifar10_cnn",
     *,
@@ -335,21 +318,19 @@ def compare(
     from .experiments.results.folder import dated_folder
     from .experiments.sweep.comparison import measure_comparison
 
-    of_programs = {name: settings.pop(name) for name in OF_PROGRAMS if name in settings}
-    if calls := call_specs(functions, programs, reference, **of_programs):
-        if network != "cifar10_cnn" or models != DEFAULT_MODELS or batch is not None:
-            raise UsageError(BESIDE_CALLS.format(f"{network!r} and {models!r:.60}"))
-        models = [*map(str, calls)]
+    folder = dated_folder("results") if out is None else os.fspath(out)
     given = {"network": network, "models": models, "threads": threads, **settings}
     if batch is not None:
         given["batch"] = batch
-    folder = dated_folder("results") if out is None else os.fspath(out)
-    configuration = configuration_from(Configuration.title, budgeted(given), Path(folder).parent)
-    most = (max(vars(configuration.grid)["threads"]),)
-    configuration = replace(configuration, quick_axes={"threads": most} if threads == "cores" else {})
+    calls = {"functions": functions, "programs": programs, "reference": reference}
+    configuration = comparison_of({**given, **calls}, Path(folder).parent)
     if configuration.uses_gpu:
         raise UsageError(f"compare() compares models of the CPU, got {models!r}; use `forktask compare --device gpu`")
-    shown = {**given, "network": [*vars(configuration.grid)["network"]], "out": folder}
+    shown = {name: value for name, value in given.items() if name not in OF_PROGRAMS}
+    grid = vars(configuration.grid)
+    shown |= {"network": [*grid["network"]], "out": folder}
+    if functions or programs:
+        shown["models"] = [*map(str, grid["models"])]
     shown |= {"quick": True} if quick else {}
     compared = measure_comparison(configuration, folder, call_text("compare", shown), quick=quick)
     if not compared.usable:

@@ -12,7 +12,7 @@ import numpy as np
 from .cython_src.binding.executor import BaseExecutor, check_cpus
 from .cython_src.errors import UsageError, refuse_copies
 from .cython_src.lowering import PlanOptions, initialise, lower
-from .cython_src.lowering.lower import check_shapes, default_batch
+from .cython_src.lowering.lower import check_shapes, default_batch, logged_losses
 from .cython_src.networks.layers import Network
 from .cython_src.networks.registry import get_network
 from .cython_src.plan.model import Plan
@@ -131,7 +131,7 @@ class Executor:
         self._runner.run(iterations, first_iteration)
         elapsed_s = time.perf_counter() - start
         bound = self._runner.bound
-        losses = _losses(bound, iterations, first_iteration)
+        losses = logged_losses(bound, iterations, first_iteration)
         return Run(self.model, self.threads, iterations, elapsed_s, losses, bound)
 
     def run_while(
@@ -342,12 +342,3 @@ def weights_hash(bound: Any) -> str:
     if not hasattr(bound, "plan"):
         raise UsageError(f"weights_hash() takes a bound plan, got {bound!r}; of a run take its .bound")
     return str(result_hashes(bound)["weights_hash"])
-
-
-def _losses(bound: Any, iterations: int, first_iteration: int) -> np.ndarray:
-    """Return the losses that iterations left in the plan's log, as far back as it goes."""
-    logs = [b.name for b in bound.plan.buffers.values() if b.role == "log" and b.name.endswith("losses")]
-    log = bound.arrays[logs[0]] if logs else np.zeros(0, np.float32)
-    numbers = np.arange(max(0, iterations - len(log)), iterations) + first_iteration
-    result: np.ndarray = log[numbers % max(len(log), 1)].copy() if len(log) else log
-    return result

@@ -170,3 +170,8 @@ def fields(record: type[Record]) -> tuple[Field, ...]:
             Field(info.name, annotation, kind, item, info.default, meta.description, meta.extra["choices"], meta)
         )
     return tuple(result)
+
+
+def fields_of(record: type[Record], values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the values that are fields of a record."""
+    return {field.name: values[field.name] for field in fields(record) if field.name in values}

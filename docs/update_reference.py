@@ -19,10 +19,10 @@ from msgspec import structs
 import forktask as ft
 from forktask.cython_src.networks import layers
 from forktask.cython_src.records import Field, fields
-from forktask.experiments.commands.plan import describe_input
 from forktask.experiments.results.rows import KINDS
 from forktask.experiments.results.training_rows import EpochRow
 from forktask.experiments.subjects.models import MODELS
+from forktask.experiments.subjects.plan_text import describe_input
 from forktask.experiments.sweep.configuration import Measure
 
 REFERENCE = Path(__file__).resolve().parent / "reference"

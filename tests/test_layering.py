@@ -60,7 +60,7 @@ ARROWS = {
         "bounds": set(),
         "tables": set(),
         "results": {"bounds", "machine", "subjects", "tables"},
-        "subjects": {"machine"},
+        "subjects": {"machine", "tables"},
         "events": {"results", "subjects", "tables"},
         "sampling": {"results", "machine", "bounds", "subjects", "events", "tables"},
         "plan_check": {"results", "sampling", "subjects", "machine", "tables"},

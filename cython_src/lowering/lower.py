@@ -251,3 +251,11 @@ def initialise(bound, seed: Count = 0, weights: Mapping[str, np.ndarray] | None 
                 f"{bound.plan.name!r} has {wanted}; use the weights of this network"
             )
         own[...] = array
+
+
+def logged_losses(bound, iterations: int, first_iteration: int) -> np.ndarray:
+    """Return the losses that iterations left in the log of a bound plan, as far back as it goes; none without a log."""
+    names = [buffer.name for buffer in bound.plan.buffers.values() if buffer.role == "log"]
+    log = next((bound.arrays[name] for name in names if name.endswith("losses")), np.zeros(0, np.float32))
+    numbers = np.arange(max(0, iterations - len(log)), iterations) + first_iteration
+    return log[numbers % len(log)] if len(log) else log

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from functools import cache
 from importlib import import_module
-from typing import Literal
+from pathlib import Path
+from typing import Any, Literal
 
 from ..errors import UsageError, did_you_mean
 from .layers import Network
-from .own import is_own, own_network
+from .own import is_own, own_network, write_network
 
 # Modules that describe one network: `network(name)`.
 SINGLE = ("cifar10_cnn", "lenet5", "starpu_cnn")
@@ -60,3 +61,12 @@ def get_network(name: str) -> Network:
             f"{name!r}{did_you_mean(name, known)}"
         )
     return import_module(f".{module}", __package__).network(name, *sizes)
+
+
+def named_network(network: Any, folder: Path) -> Any:
+    """Return the name by which other processes can make a network again; one that has none is written into a folder."""
+    if not isinstance(network, Network):
+        return network
+    if network.name in network_names() and get_network(network.name) == network:
+        return network.name
+    return write_network(network, folder)

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple, TypeVar
 
 import pandas as pd
 
+from ...cython_src.errors import UsageError
 from ..bounds import bounds
 from ..machine.topology import first_beyond
 from ..results.rows import (
@@ -29,7 +30,9 @@ from ..results.rows import (
     TraceRow,
 )
 from ..results.turns import QuietTimes, Turn, mostly_in
-from ..subjects.models import ModelSpec, read_model
+from ..subjects.calls import label
+from ..subjects.models import ModelSpec, parse_model, read_model
+from ..tables.numbers import plural
 from .estimates import Estimate, Estimates, estimate
 from .names import called, is_graph, model_rank, problem_text, record_of, swept_fields, with_short_names
 
@@ -215,6 +218,20 @@ class Sweep:
     def points(self) -> list[Point]:
         """Return all points that are shown: plans as in `plan_ids`, models in their order."""
         return [Point(plan_id, *rest) for plan_id in self.plan_ids() for rest in self.points_of(plan_id)]
+
+    def measured(self, plan_id: str, name: str, threads: int | None) -> Point:
+        """Return the point of a plan's model, function or program by name, on this number of threads, or as many as the
+        model has; None: on the most. Raises `UsageError`: it was not measured so."""
+        known = self.points_of(plan_id)
+        model = next((each for each, _ in known if each.model.is_call and label(each) == name), None)
+        model = model or parse_model(name)
+        requested = threads and min(threads, model.model.max_threads or threads)
+        counts = [count for each, count in known if each == model and requested in (None, count)]
+        if not counts:
+            listed = ", ".join(f"{each} on {count}" for each, count in known)
+            on = "" if threads is None else f" on {plural(threads, 'thread')}"
+            raise UsageError(f"a ratio is of models that were measured ({listed}), got {name!r}{on}; name one of them")
+        return Point(plan_id, model, max(counts))
 
     def samples_of(self, point: Point) -> pd.DataFrame:
         """Return the samples of a point."""

@@ -33,6 +33,7 @@ from ..results.rows import (
     TraceRow,
 )
 from ..sweep.shards import Answers
+from ..tables.numbers import plural
 
 
 class Joined:
@@ -180,6 +181,13 @@ class Merged(NamedTuple):
 
     rows: dict[str, int]  # number of rows by kind
     dropped: int  # samples and profiles of which another copy was kept
+
+    @property
+    def text(self) -> str:
+        """What was joined, in words."""
+        kinds = (("machine",), ("sample",), ("profile", "gpu_profile"), ("failure",))
+        counts = [plural(sum(self.rows.get(kind, 0) for kind in some), some[0]) for some in kinds]
+        return f"{', '.join(counts)}; {self.dropped} second copies were left out"
 
 
 class _File:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 import re
 import sys
@@ -15,56 +14,34 @@ from ...cython_src.errors import UsageError
 from ...cython_src.lowering.lower import BATCH_OF_TOKENS, default_batch
 from ...cython_src.lowering.options import PlanOptions, check_images, format_value
 from ...cython_src.networks.registry import get_network
-from ...cython_src.records import fields
+from ...cython_src.records import fields, fields_of
 from ...cython_src.typed_text import MOST_SECONDS, MOST_THREADS, parse_real, parse_whole
-from ..machine.topology import core_counts
 from ..results.folder import dated_folder
-from ..subjects.models import ModelSpec, check_counts, check_ours, models_on
 
 MOST = 2**31 - 1
+NETWORK = "cifar10_cnn"  # by default
+NETWORKS = (
+    "name of `forktask plan`, module:function or file.py:function, which may have arguments: file.py:function(depth=2)"
+)
 
 
 def add_plan_options(
-    parser: ArgumentParser,
-    *,
-    network: str | None = "cifar10_cnn",
-    network_group: Any = None,
-    axes: bool = False,
-    networks: bool = False,
-    batch: int = PlanOptions().batch,
+    parser: ArgumentParser, *, network: bool = True, axes: bool = False, batch: int = PlanOptions().batch
 ) -> None:
-    """Add `--network` and a flag for each field of `PlanOptions`; see `plan_options` and `plan_axes`.
+    """Add a flag for each field of `PlanOptions`; `plan_options` reads them where each has one value.
 
     Parameters
     ----------
-    network : str or None
-        Default; None: the command needs no network.
-    network_group : group of arguments, optional
-        Mutually exclusive group that `--network` joins.
+    network : bool
+        Add `--network` too, which has a default.
     axes : bool
-        Each flag of an option takes several values, and the parsed network is a tuple.
-    networks : bool
-        `--network` takes several values too; needs `axes`.
+        Each flag takes several values.
     batch : int
         Default, of networks of images.
     """
-    group = network_group or parser
-    if axes:
-        group.add_argument(
-            "--network",
-            type=texts if networks else _one_text,
-            default=(network,) if network else None,
-            metavar="N[,N...]" if networks else "N",
-            help=f"name of `forktask plan`, module:function or file.py:function, which may have arguments: "
-            f"file.py:function(depth=2){f'; default: {network}' if network else ''}",
-        )
-    else:
-        text = (
-            "name of `forktask plan`, module:function or file.py:function; default: %(default)s"
-            if network
-            else "a network instead; the options of plans are for it"
-        )
-        group.add_argument("--network", default=network, metavar="N", help=text)
+    if network:
+        form = {"default": (NETWORK,), "type": texts, "metavar": "N[,N...]"} if axes else {"default": NETWORK}
+        parser.add_argument("--network", help=f"{NETWORKS}; default: {NETWORK}", **{"metavar": "N", **form})
     # The default of the batch depends on the network, so arguments hold a batch only where one was given.
     defaults_text = {"batch": f"{format_value(batch)}, of tokens {BATCH_OF_TOKENS}"}
     add_fields(parser, PlanOptions, axes=axes, said=defaults_text)
@@ -95,7 +72,7 @@ def add_fields(
 ) -> None:
     """Add a flag for each field of a record: its name without the unit, its type, choices, text and default.
 
-    Only flags that were given, or whose default differs from the field's, appear in the parsed arguments; `given`
+    Only flags that were given, or whose default differs from the field's, appear in the parsed arguments; `fields_of`
     collects them. A list or text that may hold commas is repeated to give several values. `said`: field -> what the
     help calls its default; `before`: words before each text.
     """
@@ -140,63 +117,33 @@ def _checked(field: Any, parse: Callable[[str], Any]) -> Callable[[str], Any]:
     return convert
 
 
-def given(arguments: Namespace, record: type) -> dict[str, Any]:
-    """Return the fields of a record that the arguments name."""
-    return {field.name: getattr(arguments, field.name) for field in fields(record) if field.name in arguments}
-
-
 def given_options(arguments: Namespace) -> dict[str, Any]:
     """Return the fields of `PlanOptions` that the arguments name, and the batch, whose default depends on the
     network."""
-    options = given(arguments, PlanOptions)
-    _check_effects(options, arguments.network)
-    if "batch" in options:
-        return options
-    several = not isinstance(arguments.network, str)
-    batch = default_batch(*(arguments.network if several else [arguments.network]), images=arguments.batch_of_images)
-    return {"batch": (batch,) if several and isinstance(batch, int) else batch, **options}
+    options = fields_of(PlanOptions, vars(arguments))
+    check_effects(options, (arguments.network,))
+    return {"batch": default_batch(arguments.network, images=arguments.batch_of_images), **options}
 
 
-def _check_effects(options: Mapping[str, Any], networks: str | tuple[str, ...]) -> None:
+def check_effects(options: Mapping[str, Any], networks: Sequence[str]) -> None:
     """Raise `UsageError` for an option that changes no plan of those that are asked for."""
-
-    def values(name: str) -> tuple:
-        value = options.get(name, getattr(PlanOptions(), name))
-        return value if isinstance(value, tuple) else (value,)
-
-    names = (networks,) if isinstance(networks, str) else networks
+    optimizers = several(options.get("optimizer", PlanOptions().optimizer))
     for option, tokens in (("sequence", True), ("conv", False), ("algorithms", False)):
-        if option in options and not any(bool(get_network(name).tokens) == tokens for name in names):
+        if option in options and not any(bool(get_network(name).tokens) == tokens for name in networks):
             kind = "tokens" if tokens else "images"
-            raise UsageError(f"--{option} is for networks of {kind}, got {', '.join(names)}; leave it out")
-    for option, optimizers in (("momentum", {"sgd"}), ("betas", {"adam", "adamw"}), ("eps", {"adam", "adamw"})):
-        if option in options and not optimizers & {*values("optimizer")}:
+            raise UsageError(f"--{option} is for networks of {kind}, got {', '.join(networks)}; leave it out")
+    for option, own in (("momentum", {"sgd"}), ("betas", {"adam", "adamw"}), ("eps", {"adam", "adamw"})):
+        if option in options and own.isdisjoint(optimizers):
             raise UsageError(
-                f"--{option} is for optimizer {' or '.join(sorted(optimizers))}, got {', '.join(values('optimizer'))}; "
-                f"leave it out"
+                f"--{option} is for optimizer {' or '.join(sorted(own))}, got {', '.join(optimizers)}; leave it out"
             )
 
 
-def plan_options(arguments: Namespace):
+def plan_options(arguments: Namespace) -> PlanOptions:
     """Return the `PlanOptions` that were asked for."""
     options = PlanOptions(**given_options(arguments))
     check_images(options.granularity, options.batch)
     return options
-
-
-def plan_axes(arguments: Namespace) -> dict[str, tuple]:
-    """Return the axes of a grid that were asked for, by name of the option, each value once."""
-    axes = {"network": arguments.network, **given_options(arguments)}
-    for granularity in axes.get("granularity", ()):
-        check_images(granularity, max(axes["batch"]))
-    return {name: tuple(dict.fromkeys(values)) for name, values in axes.items()}
-
-
-def plan_products(arguments: Namespace) -> list:
-    """Return the `PlanOptions` of all combinations of the axes that were asked for."""
-    axes = plan_axes(arguments)
-    del axes["network"]
-    return [PlanOptions(**dict(zip(axes, values, strict=True))) for values in itertools.product(*axes.values())]
 
 
 def texts(text: str) -> tuple[str, ...]:
@@ -205,13 +152,6 @@ def texts(text: str) -> tuple[str, ...]:
     if not parts:
         raise ArgumentTypeError(f"must name at least one, got {text!r}")
     return parts
-
-
-def _one_text(text: str) -> tuple[str]:
-    parts = texts(text)
-    if len(parts) > 1:
-        raise ArgumentTypeError(f"takes one value, got {text!r}; give the command once for each")
-    return parts[:1]
 
 
 def numbers(text: str, least: int = 0, most: int = MOST) -> tuple[int, ...]:
@@ -241,9 +181,7 @@ def number_from(least: float, kind: type = int, most: float = MOST) -> Callable[
     return convert
 
 
-def thread_count(text: str) -> int:
-    """Parse a number of threads; a type for argparse."""
-    return number_from(1, most=MOST_THREADS)(text)
+thread_count = number_from(1, most=MOST_THREADS)
 
 
 def add_device(parser: ArgumentParser) -> None:
@@ -258,7 +196,7 @@ def add_device(parser: ArgumentParser) -> None:
 
 
 def add_models(parser: ArgumentParser, default: tuple[str, ...]) -> None:
-    """Add `--models`; `models` reads them."""
+    """Add `--models`."""
     parser.add_argument(
         "--models",
         type=texts,
@@ -269,40 +207,15 @@ def add_models(parser: ArgumentParser, default: tuple[str, ...]) -> None:
     parser.set_defaults(default_models=default)
 
 
-def models(arguments: Namespace, peers: bool = False) -> Sequence[ModelSpec]:
-    """Return the models asked for, on the device asked for, each once; other programs too where `peers`."""
-    result = models_on(getattr(arguments, "device", None), arguments.models, arguments.default_models)
-    return result if peers else check_ours(result)
-
-
-def add_threads(
-    parser: ArgumentParser,
-    default: str | None = "cores",
-    text: str = "1,2,4,... up to the physical cores of this process",
-) -> None:
-    """Add `--threads`: several numbers; `text`: the default in words."""
+def add_threads(parser: ArgumentParser) -> None:
+    """Add `--threads`: several numbers."""
     parser.add_argument(
         "--threads",
         type=lambda text: text if text == "cores" else numbers(text, 1, MOST_THREADS),
-        default=default,
+        default="cores",
         metavar="N[,N...]",
-        help=f"numbers of threads; default: {text}",
+        help="numbers of threads; default: 1,2,4,... up to the physical cores of this process",
     )
-
-
-def threads(arguments: Namespace) -> tuple[int, ...]:
-    """Return the numbers of threads that were asked for; see `thread_counts`."""
-    return thread_counts(arguments.threads, models(arguments, peers=True), getattr(arguments, "device", None))
-
-
-def thread_counts(
-    threads: int | str | Sequence[int], models: Sequence[ModelSpec], device: str | None = None
-) -> tuple[int, ...]:
-    """Return numbers of threads; "cores" is one for models of a GPU, but for those that compute on the host too. Raises
-    `UsageError`: no model runs on a requested number."""
-    if threads != "cores":
-        return tuple(check_counts(models, several(threads)))
-    return (1,) if device == "gpu" and all(spec.model.max_threads == 1 for spec in models) else core_counts()
 
 
 def several(value: Any) -> tuple[Any, ...]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from argparse import ArgumentParser, Namespace
+from collections import Counter
 
 from ..conformance.conformance import LIMIT_S, THREADS, check_model
 from ..subjects.models import parse_models
@@ -40,16 +41,14 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 def call(arguments: Namespace) -> int:
     """Check a model case by case."""
-    specs, rows, ends = parse_models([arguments.model]), [], []
+    specs, rows = parse_models([arguments.model]), []
     say = progress_printer(arguments)
     for spec in specs:
         of = f"{spec}, " * (len(specs) > 1)
-        own = []
         for row in check_model(spec, arguments.threads, arguments.time_limit):
-            own.append({"model": str(spec), **row})
+            rows.append({"model": str(spec), **row})
             say(f"{of}{row['case']}: {row['rule']}: {row['fault'] or 'yes'}")
-        broken = sum(row["fault"] is not None for row in own)
-        ends.append(f"{spec} {f'breaks {broken} rules' if broken else 'conforms'}")
-        rows += own
+    broken = Counter(row["model"] for row in rows if row["fault"] is not None)
+    ends = [f"{spec} {f'breaks {broken[str(spec)]} rules' if str(spec) in broken else 'conforms'}" for spec in specs]
     show(arguments, rows, lambda _: "\n".join(ends))
-    return 1 if any(row["fault"] is not None for row in rows) else 0
+    return 1 if broken else 0

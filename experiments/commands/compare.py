@@ -1,26 +1,29 @@
-"""`forktask compare`."""
+"""`forktask compare`, and the configuration that it and the function `compare` measure."""
 
 from __future__ import annotations
 
-from argparse import ArgumentParser, Namespace
-from collections.abc import Sequence
+from argparse import SUPPRESS, ArgumentParser, Namespace
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from ...cython_src.errors import UsageError
 from ...cython_src.lowering.options import PlanOptions
-from ..machine.topology import core_counts
+from ...cython_src.records import fields, fields_of
 from ..sampling.hogs import MOST_HOGS
 from ..subjects.calls import OF_PROGRAMS, call_specs
-from ..subjects.models import DEFAULT_MODELS, SERIAL, ModelSpec, describe_models, parse_models
+from ..subjects.models import DEFAULT_MODELS, SERIAL, ModelSpec, describe_models, models_on
 from ..subjects.peer_models import ProgramOptions
-from ..sweep.configuration import BUDGET_S, Configuration, Measure, budgeted
+from ..sweep.configuration import AXES, BUDGET_S, KEYS, MOST_REPEATS, Configuration, Measure, configuration_from
 from . import arguments as shared
-from .functions import configuration_from
 from .sweeping import add_output, measure_and_report
 
-# Options of measuring that concern plans.
-PLANNED = {"profile", "profile_repeats", "counters", "simulate", "check", "check_iterations", "tuned", "memory_limit"}
+# Arguments that concern plans and execution models.
+PLANNED = {
+    *("network", "models", "device", "trace", *(option.name for option in fields(PlanOptions))),
+    *("profile", "profile_repeats", "counters", "simulate", "check", "check_iterations", "tuned", "memory_limit"),
+}
 DESCRIPTION = (
     "Train one network under several execution models, check that all computed the same weights, and write samples, a "
     "table, figures and a report in a folder. The same command again continues an interrupted session, "
@@ -31,7 +34,7 @@ DESCRIPTION = (
 def add_arguments(parser: ArgumentParser) -> None:
     """Declare the arguments: one for each axis of a sweep and each way to measure it."""
     parser.epilog = f"Models and their options: {describe_models()}."
-    shared.add_plan_options(parser, axes=True, networks=True)
+    shared.add_plan_options(parser, axes=True)
     shared.add_models(parser, DEFAULT_MODELS)
     shared.add_device(parser)
     shared.add_threads(parser)
@@ -46,6 +49,8 @@ def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--budget",
         type=shared.duration,
+        dest="budget_s",
+        default=SUPPRESS,
         metavar="TIME",
         help=f"such as 90s or 3min: measure until every comparison is decided within 1 %%, or this is spent; default: "
         f"{BUDGET_S / 60:g}min, without --repeats",
@@ -60,6 +65,7 @@ def add_calls(parser: ArgumentParser, reference: bool = True) -> None:
     for kind, example in (("function", "solver:step(n=1000)"), ("program", "./a.out 2000")):
         calls.add_argument(
             f"--{kind}",
+            dest=f"{kind}s",
             action="append",
             default=[],
             metavar="[NAME=]CALL",
@@ -72,50 +78,53 @@ def add_calls(parser: ArgumentParser, reference: bool = True) -> None:
     shared.add_fields(calls, ProgramOptions, only=OF_PROGRAMS, before="of programs: ")
 
 
-def calls_of(arguments: Namespace) -> Sequence[ModelSpec]:
-    """Return the functions and programs that were asked for. Raises `UsageError` for plans or models beside them."""
-    of_programs = {name: getattr(arguments, name) for name in OF_PROGRAMS if name in arguments}
-    reference = getattr(arguments, "reference", "")
-    calls = call_specs(arguments.function, arguments.program, reference, **of_programs)
-    if calls:
-        refuse_plans(arguments)
-    return calls
-
-
-def configuration_of(arguments: Namespace):
-    """Return the `Configuration` that was asked for."""
-    chosen = shared.models(arguments, peers=True)
-    if calls := calls_of(arguments):
-        chosen = arguments.models = calls
-    if SERIAL not in chosen and any(spec.is_gpu for spec in parse_models(chosen)):
-        chosen = (SERIAL, *chosen)  # the speedup of a GPU is that over the CPU's serial run
-    threads = shared.threads(arguments)
-    given = {
-        **shared.plan_axes(arguments),
-        "models": [*map(str, chosen)],
-        "threads": arguments.threads if threads == core_counts() else threads,  # "cores" refuses no model
-        "interference": arguments.interference,
-        **shared.given(arguments, Measure),
-    }
-    if arguments.budget is not None:
-        given["budget_s"] = float(arguments.budget)
-    configuration = configuration_from(Configuration.title, budgeted(given), Path())
-    most = (max(configuration.grid.threads),)
-    return replace(configuration, quick_axes={"threads": most} if arguments.threads == "cores" else {})
-
-
-def refuse_plans(arguments: Namespace) -> None:
-    """Raise `UsageError` for arguments that choose plans or models, beside functions and programs."""
-    network = "cifar10_cnn"
-    defaults = {"network": (network, (network,)), "models": (arguments.default_models,)}
-    defaults |= {"device": (None,), "trace": (False,)}
-    chosen = [n for n, values in defaults.items() if n in arguments and getattr(arguments, n) not in values]
-    chosen += [*shared.given(arguments, PlanOptions), *shared.given(arguments, Measure).keys() & PLANNED]
-    if chosen:
+def calls_of(given: Mapping[str, Any]) -> tuple[ModelSpec, ...]:
+    """Return the functions and programs among the arguments of a comparison. Raises `UsageError` for plans or models
+    beside them."""
+    of_programs = {name: given[name] for name in OF_PROGRAMS if name in given}
+    calls = call_specs(given["functions"], given["programs"], given.get("reference", ""), **of_programs)
+    network, models = AXES["network"].default, given.get("default_models", DEFAULT_MODELS)
+    defaults = {"network": (network, (network,)), "models": (models,), "device": (None,), "trace": (False,)}
+    chosen = [name for name in given if name in PLANNED and given[name] not in defaults.get(name, ())]
+    if calls and chosen:
         raise UsageError(
             f"functions and programs run no plan and no execution model, got --{chosen[0].replace('_', '-')} too; "
             f"leave it out"
         )
+    return calls
+
+
+def comparison_of(given: Mapping[str, Any], folder: Path) -> Configuration:
+    """Return the `Configuration` of a comparison.
+
+    Parameters
+    ----------
+    given : mapping
+        Arguments by the names of those of `forktask.compare`: models, threads, functions, programs, and what else was
+        given; and the device.
+    folder : Path
+        Where a network that is an object is written.
+    """
+    device, threads = given.get("device"), given["threads"]
+    specs = calls_of(given) or models_on(device, shared.several(given["models"]), DEFAULT_MODELS)
+    if SERIAL not in specs and any(spec.is_gpu for spec in specs):
+        specs = (SERIAL, *specs)  # the speedup of a GPU is that over the CPU's serial run
+    if threads == "cores" and device == "gpu" and all(spec.model.max_threads == 1 for spec in specs):
+        threads = 1  # of the host
+    settings = {name: given[name] for name in KEYS if name in given}
+    if "repeats" not in settings or "budget_s" in settings:
+        settings = {"repeats": MOST_REPEATS, "budget_s": BUDGET_S, **settings}
+    settings |= {"models": [*map(str, specs)], "threads": threads}
+    configuration = configuration_from(settings, folder)
+    most = (max(configuration.grid.threads),)
+    return replace(configuration, quick_axes={"threads": most} if given["threads"] == "cores" else {})
+
+
+def configuration_of(arguments: Namespace) -> Configuration:
+    """Return the `Configuration` that the command asks for."""
+    configuration = comparison_of(vars(arguments), Path())
+    shared.check_effects(fields_of(PlanOptions, vars(arguments)), arguments.network)
+    return configuration
 
 
 def call(arguments: Namespace) -> int:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import os
 from argparse import ArgumentParser, Namespace
+from pathlib import Path
 
 from .arguments import add_json
-from .functions import InFolder, Result, call_function, folder_of_results
+from .functions import Result, call_function
 
 DESCRIPTION = (
     "Look through the results of compare or run, and the event logs of trace, for what costs time: chains of dependent "
@@ -19,7 +20,7 @@ def add_arguments(parser: ArgumentParser) -> None:
     add_json(parser, "the findings")
 
 
-def diagnose(results: str | os.PathLike[str] | InFolder) -> Result:
+def diagnose(results: str | os.PathLike[str]) -> Result:
     """Say what costs time, what to try, and what that would bring, as `forktask diagnose` does; a row for each finding:
     case, kind, seconds of a step that it costs, text, what to try, what that brings.
 
@@ -37,7 +38,7 @@ def diagnose(results: str | os.PathLike[str] | InFolder) -> Result:
 
     from ..report.findings import diagnose_folder, format_findings
 
-    data = diagnose_folder(folder_of_results(results))
+    data = diagnose_folder(Path(results))
     rows = [{"case": case["title"], **finding} for case in data["cases"] for finding in case["findings"]]
     table = pd.DataFrame(rows, columns=["case", "kind", "cost_s", "text", "attempt", "brings"])
     title = f"Diagnosis of {len(data['cases'])} plans and logs"

@@ -12,12 +12,13 @@ import msgspec
 
 from ...cython_src.lowering.options import PlanOptions
 from ...cython_src.networks.layers import Network
-from ...cython_src.records import takes
+from ...cython_src.networks.registry import named_network
+from ...cython_src.records import fields_of, takes
 from ..results.folder import dated_folder
 from ..training.config import TrainingConfig
 from ..training.evaluate import DEFAULTS, EvaluationSettings
 from .arguments import add_device, add_fields, add_json, add_out, several
-from .functions import Result, call_function, fields_of, named_network
+from .functions import Result, call_function
 
 DESCRIPTION = (
     "Evaluate given weights on a data set, in the requested forms of convolutions: accuracy, and the time of "

@@ -3,20 +3,13 @@
 from __future__ import annotations
 
 import inspect
-import os
 from argparse import Namespace
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ...cython_src.errors import UsageError, check_choice
-from ...cython_src.networks.layers import Network
-from ...cython_src.networks.own import write_network
-from ...cython_src.networks.registry import get_network, network_names
-from ...cython_src.records import fields
 from ...cython_src.shown import Shown
-from ..sweep.configuration import ARGUMENTS as FUNCTION_ARGUMENTS
-from ..sweep.configuration import AXES, Configuration, Measure, parse_configuration
 from .arguments import folder_of, progress_printer, show
 from .sweeping import command_line
 
@@ -27,14 +20,14 @@ if TYPE_CHECKING:
 
     from ..report.figures.chart import Chart
 
-AXES_OF_COMPARE = (*AXES, FUNCTION_ARGUMENTS)
-ARGUMENTS = (*AXES_OF_COMPARE, *(field.name for field in fields(Measure)))  # that `**settings` of compare takes
-
 
 class InFolder(Shown):
-    """Base of results that are read from their folder."""
+    """Base of results that are read from their folder, whose path they stand for."""
 
     folder: Path
+
+    def __fspath__(self) -> str:
+        return str(self.folder)
 
 
 class Result(Shown):
@@ -76,9 +69,8 @@ class Result(Shown):
             Another name or column, or axes for several panels.
         """
         from ..report.figures.chart import drawn
-        from ..report.figures.style import COLUMN_WIDTH_IN, in_style
+        from ..report.figures.style import in_style
 
-        check_choice("the column", column, COLUMN_WIDTH_IN)
         with in_style():
             return drawn(self._chart(name), column, title, ax)
 
@@ -128,49 +120,22 @@ def literal(value: Any) -> str:
     return repr(value if isinstance(value, int | float | None) else str(value))
 
 
-def configuration_from(title: str, given: Mapping[str, Any], folder: Path) -> Configuration:
-    """Sort the arguments into the tables of a sweep file, which check types and ranges."""
-    tables: dict[str, dict[str, Any]] = {"grid": {}, "measure": {}}
-    for name, value in given.items():
-        several = name in AXES_OF_COMPARE and isinstance(value, Sequence) and not isinstance(value, str)
-        tables["grid" if name in AXES_OF_COMPARE else "measure"][name] = list(value) if several else value
-    networks = tables["grid"]["network"]
-    tables["grid"]["network"] = [
-        named_network(n, folder) for n in (networks if isinstance(networks, list) else [networks])
-    ]
-    return parse_configuration({"title": title, **tables}, "compare")
-
-
-def named_network(network: Any, folder: Path) -> Any:
-    """Return the name by which measuring processes can make a network again."""
-    if not isinstance(network, Network):
-        return network
-    if network.name in network_names() and get_network(network.name) == network:
-        return network.name
-    return write_network(network, folder)
-
-
-def folder_of_results(results: str | os.PathLike[str] | InFolder) -> Path:
-    """Return a results folder."""
-    return results.folder if isinstance(results, InFolder) else Path(results)
-
-
-def fields_of(record: type, settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the settings that are fields of a record."""
-    return {field.name: settings[field.name] for field in fields(record) if field.name in settings}
-
-
-def call_function(function: Callable[..., Result], arguments: Namespace, **further: Any) -> Result:
-    """Call a function with the arguments of its command, which are its parameters and settings; print and return its
-    result. A function that takes them gets the folder, the command that continues, and what prints lines on the way."""
+def arguments_of(function: Callable[..., Result], arguments: Namespace) -> dict[str, Any]:
+    """Return what a command gives to its function: the parameters and settings that were given, and, if it takes them,
+    the folder, the command that continues, and what prints lines on the way."""
     names = {*inspect.signature(function).parameters, *getattr(function, "settings", ())}
     given = {name: value for name, value in vars(arguments).items() if name in names and value is not None}
-    if "out" in names and "out" not in further:
+    if "kind_of_folder" in arguments:
         given["out"] = folder_of(arguments)
     if "command" in names:
         given["command"] = command_line(given["out"])
     if "progress" in names:
         given["progress"] = progress_printer(arguments)
-    result = function(**{**given, **further})
+    return given
+
+
+def call_function(function: Callable[..., Result], arguments: Namespace, **further: Any) -> Result:
+    """Call a function with the arguments of its command and further ones; print and return its result."""
+    result = function(**{**arguments_of(function, arguments), **further})
     show(arguments, result.data, lambda _: str(result))
     return result

@@ -7,8 +7,10 @@ from argparse import ArgumentParser, Namespace
 
 from ...cython_src.lowering.options import PlanOptions
 from ...cython_src.networks.own import is_own
+from ...cython_src.records import fields_of
 from ..scaling.gate import GateSettings, compare_commits, exit_code
 from ..subjects.calls import CALLS
+from ..subjects.models import check_counts, check_ours, parse_models
 from . import arguments as shared
 from .compare import add_calls, calls_of
 
@@ -31,19 +33,19 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 def call(arguments: Namespace) -> int:
     """Compare two commits."""
-    models = calls_of(arguments) or shared.models(arguments)
+    models = calls_of(vars(arguments)) or check_ours(parse_models(arguments.models))
     # Only the batch and the options that were given: the other commit may not know the others.
     if models[0].model.is_call:
         plan = {"network": CALLS, "batch": 1}
     elif is_own(arguments.network):  # each commit imports its own
-        plan = {"network": arguments.network, **shared.given(arguments, PlanOptions)}
+        plan = {"network": arguments.network, **fields_of(PlanOptions, vars(arguments))}
     else:
         options = shared.given_options(arguments)
         PlanOptions(**options)  # raises
         plan = {"network": arguments.network, **options}
-    settings = GateSettings(**shared.given(arguments, GateSettings))
+    settings = GateSettings(**fields_of(GateSettings, vars(arguments)))
     if arguments.threads is not None:
-        shared.threads(arguments)  # raises
+        check_counts(models, [arguments.threads])
 
     rows = compare_commits(plan, models, arguments.threads, settings, shared.progress_printer(arguments))
     if arguments.json:

@@ -33,21 +33,15 @@ def call(arguments: Namespace) -> int:
 
     from ..cluster.merge import merge_folders
     from ..survey import surveys_in
-    from ..tables.numbers import plural
 
     if any(surveys_in(Path(folder)) for folder in arguments.folders):
-        from ..survey.joined import JOINED, join_surveys
+        from ..survey.joined import join_surveys
 
         if arguments.nodes:
             raise UsageError(f"--nodes is for results folders, got {arguments.nodes!r} with surveys; leave it out")
-        text = join_surveys(arguments.folders, arguments.out)
-        print(Path(arguments.out, JOINED).read_text(encoding="utf-8").rstrip() if arguments.json else text)
+        print(join_surveys(arguments.folders, arguments.out, arguments.json))
         return 0
     merged = merge_folders(arguments.folders, arguments.out, arguments.nodes)
-    nodes, samples, profiles, failures = (
-        plural(sum(merged.rows.get(kind, 0) for kind in kinds), kinds[0])
-        for kinds in (("machine",), ("sample",), ("profile", "gpu_profile"), ("failure",))
-    )
-    text = f"{arguments.out}: {nodes}, {samples}, {profiles}, {failures}; {merged.dropped} second copies were left out"
+    text = f"{arguments.out}: {merged.text}"
     show(arguments, {"folder": arguments.out, "rows": merged.rows, "dropped": merged.dropped}, lambda _: text)
     return 0

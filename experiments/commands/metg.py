@@ -13,13 +13,15 @@ from ...cython_src.errors import UsageError
 from ...cython_src.graphs.task_bench import PATTERNS
 from ...cython_src.lowering import PlanOptions
 from ...cython_src.networks.layers import Network
-from ...cython_src.records import takes
-from ..metg.graphs import TaskBenchOptions, graph_name, requested_graphs
+from ...cython_src.networks.registry import named_network
+from ...cython_src.records import fields_of, takes
+from ..machine.topology import core_counts
+from ..metg.graphs import TaskBenchOptions, requested_graphs
 from ..metg.metg import MetgSettings, default_models
 from ..results.folder import dated_folder
-from ..subjects.models import check_ours, parse_models
+from ..subjects.models import check_counts, check_ours, parse_models
 from . import arguments as shared
-from .functions import Result, call_function, call_text, fields_of, named_network
+from .functions import Result, call_function, call_text
 
 DESCRIPTION = (
     "Run Task Bench graphs with more and more work in each task and find the shortest task at which half of the "
@@ -36,7 +38,8 @@ def add_arguments(parser: ArgumentParser) -> None:
         metavar="P[,P...]",
         help=f"of {', '.join(PATTERNS)}; default: %(default)s",
     )
-    shared.add_plan_options(parser, network=None, network_group=graph)
+    graph.add_argument("--network", metavar="N", help="a network instead; the options of plans are for it")
+    shared.add_plan_options(parser, network=False)
     shared.add_models(parser, default_models())
     shared.add_threads(parser)
     shared.add_fields(parser, TaskBenchOptions)
@@ -84,7 +87,7 @@ def metg(
         An unknown name or value, or a folder that holds other results.
     """
     from ..analysis.names import with_texts
-    from ..metg.figure import chart
+    from ..metg.figure import by_graph, chart
     from ..metg.metg import measure_metg
     from ..metg.table import as_frame, format_table
 
@@ -100,13 +103,9 @@ def metg(
         raise UsageError(f"metg runs models of the CPU, got {on_gpu}; leave them out")
     shown = {"network": name, "models": chosen, "threads": threads, **settings}
     text = command or call_text("metg", {"pattern": pattern, **shown, "out": str(folder)})
-    counts = shared.thread_counts(threads, specs)
+    counts = core_counts() if threads == "cores" else check_counts(specs, shared.several(threads))
     data = measure_metg(graphs, specs, counts, MetgSettings(**measuring), folder, text)
-    by_name: dict[str, list] = {}
-    for entry in data["results"]:
-        if entry["repeats"]:
-            by_name.setdefault(graph_name(entry["graph"]), []).append(entry)
-    charts = {name: partial(chart, own) for name, own in by_name.items()}
+    charts = {name: partial(chart, own) for name, own in by_graph(data).items()}
     return Result(f"METG in {folder}", with_texts(as_frame(data)), format_table(data), folder, charts, data)
 
 

@@ -67,61 +67,45 @@ def call(arguments: Namespace) -> int:
 def _report(arguments: Namespace) -> None:
     from ..report.figures.style import FORMATS
     from ..report.files import report_folder
-    from ..survey import is_survey, surveys_in
+    from ..studies.running import results_of
+    from ..survey import surveys_in
 
     if surveys_in(folder := Path(arguments.folder)):
-        from ..survey.joined import JOINED, write_joined
-        from ..survey.page import SURVEY, write_survey
+        from ..survey.joined import report_surveys
 
         if option := "--format" if arguments.kind else "--all" if arguments.all else "":
             raise UsageError(f"{option} is for a sweep or a study, {arguments.folder!r} holds a survey; leave it out")
-        write, kept = (write_survey, SURVEY) if is_survey(folder) else (write_joined, JOINED)
-        text = write(folder)
-        print((folder / kept).read_text(encoding="utf-8").rstrip() if arguments.json else text)
+        print(report_surveys(folder, arguments.json))
         return
     if arguments.kind:
         check_choice("--format", arguments.kind, FORMATS)
-    formats = [arguments.kind] if arguments.kind else ()
-    if results := _study(arguments):
+    form = arguments.json, [arguments.kind] if arguments.kind else (), arguments.all
+    if results := results_of(folder):
         from ..studies.report import write_study_report
 
-        print(write_study_report(results, Path(arguments.folder), arguments.json, formats, arguments.all))
-        return
-    print(report_folder(arguments.folder, arguments.json, formats, arguments.all))
-
-
-def _study(arguments: Namespace):
-    """Return the results of a study of trainings; None: the folder holds something else."""
-    from ..results.folder import read_results
-
-    if not read_results(arguments.folder).is_study:
-        return None
-    from ..studies.running import results_of
-
-    return results_of(Path(arguments.folder))
+        print(write_study_report(results, folder, *form))
+    else:
+        print(report_folder(folder, *form))
 
 
 def _figure(arguments: Namespace) -> None:
     from ..report.files import draw_folder, figure_tables
+    from ..studies.running import results_of
 
-    form = {
-        "column": arguments.column or "double",
-        "kind": arguments.kind or "pdf",
-        "out": arguments.file,
-        "title": not arguments.no_title,
-    }
-    models = _names(arguments)
-    if results := _study(arguments):
+    form = {"column": arguments.column or "double", "kind": arguments.kind or "pdf"}
+    form |= {"out": arguments.file, "title": not arguments.no_title}
+    folder, models = Path(arguments.folder), _names(arguments)
+    if results := results_of(folder):
         for name in ("plan", "panels", "models"):
             if getattr(arguments, name):
                 raise UsageError(f"--{name} is for figures of samples, got a folder of trainings; leave it out")
         from ..studies.report import draw_study
 
-        print(draw_study(results, Path(arguments.folder), arguments.figure, **form))
+        print(draw_study(results, folder, arguments.figure, **form))
     else:
         which = {"plan": arguments.plan, "models": models, "panels": arguments.panels}
-        print(draw_folder(arguments.folder, arguments.figure, **which, **form))
-        if tables := figure_tables(arguments.folder, arguments.figure, arguments.plan):
+        print(draw_folder(folder, arguments.figure, **which, **form))
+        if tables := figure_tables(folder, arguments.figure, arguments.plan):
             print(f"\n{tables.rstrip()}")
 
 
@@ -148,6 +132,6 @@ _PARTS = {
     "figure": (_figure, ("column", "kind", "plan", "panels", "no_title", "models", "names", "file")),
     "kinds": (_exports, ("models", "names")),
 }
-_OPTIONS = {"": "the whole report", "kinds": "exports", "kind": "--format", "no_title": "--no-title"}
 _NAMES = ("all", "figure", "column", "plan", "panels", "models", "names", "file", "json")
+_OPTIONS = {"": "the whole report", "kinds": "exports", "kind": "--format", "no_title": "--no-title"}
 _OPTIONS |= {name: f"--{name}" for name in _NAMES}

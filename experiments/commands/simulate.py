@@ -10,7 +10,7 @@ from pathlib import Path
 from ...cython_src.errors import UsageError
 from ...cython_src.reading import Count
 from .arguments import add_json, number_from, numbers, several, show, texts
-from .functions import InFolder, Result, folder_of_results
+from .functions import Result
 
 DESCRIPTION = (
     "Replay a measured plan's graph with its serial block durations under each model's own policy, on any number of "
@@ -41,7 +41,7 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 
 def simulate(
-    results: str | os.PathLike[str] | InFolder,
+    results: str | os.PathLike[str],
     *,
     threads: int | Sequence[int] | None = None,
     models: str | Sequence[str] | None = None,
@@ -80,7 +80,7 @@ def simulate(
     if counts and not all(1 <= n <= MAX_CORES for n in counts):
         raise UsageError(f"--threads of a simulation must be in [1, {MAX_CORES}], got {', '.join(map(str, counts))}")
     specs, other = parse_models(several(models)) if models else None, read_machine(machine) if machine else None
-    data, table, chart = simulate_plan(folder_of_results(results), counts, specs, other, plan, seed)
+    data, table, chart = simulate_plan(Path(results), counts, specs, other, plan, seed)
     text, charts = format_simulation(data), {"simulated": lambda: chart}
     return Result(f"Simulation of {data['title']}", with_texts(table), text, charts=charts, data=data)
 

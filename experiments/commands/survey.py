@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from argparse import ArgumentParser, Namespace
+from pathlib import Path
 
 from .arguments import add_out, duration, folder_of
 from .sweeping import command_line
@@ -23,18 +24,8 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 def call(arguments: Namespace) -> int:
     """Measure, and write the page, also of what an interrupted survey has."""
-    from pathlib import Path
+    from ..survey.page import survey_machine
 
-    from ..results.files import locked_file, output_folder
-    from ..survey import INFO, is_survey
-    from ..survey.page import write_survey
-    from ..survey.stages import take_survey
-
-    folder = Path(folder_of(arguments))
-    with locked_file(output_folder(folder, INFO)):
-        try:
-            take_survey(folder, arguments.budget, command_line(str(folder)))
-        finally:
-            text = write_survey(folder) if is_survey(folder) else ""
-    print(text)
+    folder = folder_of(arguments)
+    print(survey_machine(Path(folder), arguments.budget, command_line(folder)))
     return 0

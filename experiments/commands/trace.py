@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from argparse import ArgumentParser, Namespace
+from argparse import SUPPRESS, ArgumentParser, Namespace
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from ...cython_src.errors import UsageError, check_choice
 from ...cython_src.networks.layers import Network
+from ...cython_src.networks.registry import named_network
 from ...cython_src.reading import Number
-from ...cython_src.records import Record, about, takes
+from ...cython_src.records import Record, about, fields_of, takes
 from ...cython_src.typed_text import MOST_SECONDS
 from ..events.events import EventLog, events_files, read_events
 from ..machine.placement import Placement
@@ -20,10 +21,10 @@ from ..machine.topology import core_counts
 from ..results.folder import dated_folder
 from ..sampling.injections import INJECTIONS
 from ..subjects.models import check_counts, check_ours, models_on
-from ..sweep.configuration import Measure
+from ..sweep.configuration import KEYS, Measure, configuration_from
 from ..traces.sweep import SHOWN, TRACED, once
 from . import arguments as shared
-from .functions import ARGUMENTS, InFolder, Result, call_text, configuration_from, fields_of, named_network
+from .functions import InFolder, Result, arguments_of, call_text
 from .sweeping import command_line
 
 if TYPE_CHECKING:
@@ -52,8 +53,9 @@ def add_arguments(parser: ArgumentParser) -> None:
     shared.add_fields(parser, TraceSettings)
     parser.add_argument(
         "--inject",
+        action="append",
         choices=INJECTIONS,
-        default="",
+        default=SUPPRESS,
         help="log a further run that meets a cause of outliers, for `forktask diagnose` to find",
     )
     shared.add_fields(parser, Measure, only=("check",), check=True)
@@ -127,11 +129,9 @@ class Trace(Result, InFolder):
             Another name or column.
         """
         from ..analysis.windows import typical
-        from ..report.figures.style import COLUMN_WIDTH_IN
         from ..report.gantt import draw_gantt
 
         check_choice("name of figure", name, self.figures)
-        check_choice("the column", column, COLUMN_WIDTH_IN)
         if name != "gantt":
             return super().figure(name, column=column, title=title)
         windows = [typical(log, iterations) for log in self.logs]
@@ -147,7 +147,7 @@ class Trace(Result, InFolder):
         return gantt_caption([typical(log, iterations) for log in self.logs], self.title)
 
 
-@takes(TraceSettings, names=ARGUMENTS)
+@takes(TraceSettings, names=KEYS)
 def trace(
     network: str | Network = "cifar10_cnn",
     *,
@@ -181,30 +181,29 @@ def trace(
     """
     folder = os.fspath(out or dated_folder("traces"))
     name = named_network(network, Path(folder).parent)
-    given = {"network": name, "models": models, "threads": threads, **settings}
-    command = call_text("trace", {**given, "out": folder})
-    if not _measured(folder, command, **given).usable:
+    given = {"network": name, "models": models, "threads": threads, **settings, "out": folder}
+    if not _measured(call_text("trace", given), **given).usable:
         raise RuntimeError(f"nothing to trace in {folder}: every model failed, as reported above")
     return Trace(folder)
 
 
 def _measured(
-    folder: str, command: str, *, models: str | Sequence[str], threads: int | None, **settings: Any
+    command: str, *, out: str, models: str | Sequence[str], threads: int | None = None, **settings: Any
 ) -> Compared:
-    """Measure and trace each model once, and write the report."""
+    """Measure and trace each model once, and write the report; arguments as for `trace`."""
     from ..report.files import write_report, write_trace_files
     from ..sweep.comparison import measure_comparison
 
     own = TraceSettings(**fields_of(TraceSettings, settings))
     specs = check_ours(models_on(None, shared.several(models), TRACED))
     counts = core_counts()[-1:] if threads is None else check_counts(specs, [threads])
-    settings = {name: value for name, value in settings.items() if name not in own.as_dict()}
+    settings = {name: value for name, value in settings.items() if name in KEYS}
     settings |= {"models": [*map(str, specs)], "threads": [*counts], **once(own.seconds)}
-    configuration = configuration_from("Traces of execution models", settings, Path(folder).parent)
+    configuration = configuration_from(settings, Path(out).parent, "Traces of execution models")
     write = partial(write_trace_files, shown=own.show)
-    compared = measure_comparison(configuration, folder, command, trace=write, adds_sessions=False)
+    compared = measure_comparison(configuration, out, command, trace=write, adds_sessions=False)
     if compared.usable:
-        write_report(folder)
+        write_report(out)
     return compared
 
 
@@ -213,11 +212,9 @@ def call(arguments: Namespace) -> int:
     from ..results.folder import read_results
     from ..results.rows import TraceRow, values_of
 
-    folder, plan = shared.folder_of(arguments), shared.plan_options(arguments).as_dict()
-    given = {name: getattr(arguments, name) for name in ("network", "models", "threads", "check")}
-    given |= shared.given(arguments, Placement) | shared.given(arguments, TraceSettings)
-    given |= {"inject": (arguments.inject,)} if arguments.inject else {}
-    compared = _measured(folder, command_line(folder), **given, **plan)
+    given = {**arguments_of(trace, arguments), **shared.plan_options(arguments).as_dict()}
+    folder = given["out"]
+    compared = _measured(command_line(folder), **given)
     if not compared.usable:
         return 1
     losses = [values_of(row.losses) for row in read_results(folder).of(TraceRow)]

@@ -15,13 +15,14 @@ import msgspec
 from ...cython_src.errors import UsageError
 from ...cython_src.lowering.options import check_images, format_value
 from ...cython_src.networks.layers import Network
+from ...cython_src.networks.registry import named_network
 from ...cython_src.records import takes
 from ..results.files import NoRoom
 from ..results.folder import SAMPLES, dated_folder
 from ..subjects.models import describe_gpu_convolutions
 from ..training.config import DEFAULTS_OF_TOKENS, TrainingConfig
 from .arguments import add_device, add_fields, add_json
-from .functions import Result, call_function, named_network
+from .functions import Result, call_function
 
 DESCRIPTION = (
     "Train a network and write, for each epoch, losses, error rate and time, a figure of accuracy over time, "

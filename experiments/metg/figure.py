@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -21,11 +20,18 @@ from .table import HALF, format_table
 HALF_NAME = "half: METG(50 %)"
 
 
+def by_graph(table: Mapping[str, Any]) -> dict[str, list[Mapping[str, Any]]]:
+    """Return what was measured on each graph, by its name."""
+    result: dict[str, list[Mapping[str, Any]]] = {}
+    for entry in table["results"]:
+        if entry["repeats"]:
+            result.setdefault(graph_name(entry["graph"]), []).append(entry)
+    return result
+
+
 def draw_all(table: Mapping[str, Any], folder: Path) -> Iterator[Path]:
     """Draw a figure for each graph as SVG, in two widths, with its caption beside it; yield the figures' paths."""
-    measured = [entry for entry in table["results"] if entry["repeats"]]  # sorted by graph
-    for name, group in itertools.groupby(measured, lambda entry: graph_name(entry["graph"])):
-        entries = [*group]
+    for name, entries in by_graph(table).items():
         for column, stem in (("single", f"metg_{name}-single"), ("double", f"metg_{name}")):
             yield save(draw(entries, column), folder / f"{stem}.svg")
         text = format_table({**table, "results": entries})

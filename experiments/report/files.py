@@ -27,7 +27,7 @@ from ..traces.formats import write_paraver, write_perfetto
 from ..traces.sweep import LOSSES_TABLE, SHOWN, plan_folder
 from . import figures
 from .figures.layers import draw_traced, losses_chart
-from .figures.style import COLUMN_WIDTH_IN, FIGURE_FOLDER, FORMATS, save, save_all, save_asked
+from .figures.style import FIGURE_FOLDER, FORMATS, save, save_all, save_asked
 from .gantt import draw_gantt, draw_traces, gantt_text
 from .rendering import DrawnFigure, render_answers, render_figure, render_html, render_json, render_text
 from .sections import Report, build
@@ -136,7 +136,6 @@ def draw_folder(
     check_choice("--format", kind, FORMATS)
     check_choice("the figure", figure, [*figures.FIGURES, GANTT])
     if figure == GANTT:
-        check_choice("the column", column, COLUMN_WIDTH_IN)
         if panels:
             raise UsageError(f"--panels is for figures with letters, got it with {GANTT}; give --plan, or leave it out")
         # No prefix between two commas is not the main plan.

@@ -14,7 +14,7 @@ from matplotlib.collections import PolyCollection
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
-from ...cython_src.errors import UsageError
+from ...cython_src.errors import UsageError, check_choice
 from ...cython_src.networks.own import short_name
 from ..analysis.losses import LOSSES, classes_of, had_cpus
 from ..analysis.names import NETWORK, axis_label, model_label, model_rank, problem_text, swept_fields, value_text
@@ -80,7 +80,8 @@ def draw_gantt(
     windows: Sequence[LogWindow], column: str = "double", title: str = "", names: Sequence[str] = ()
 ) -> Figure:
     """Draw windows one below the other on one time axis. Those with `names` of their own in place of their models' are
-    drawn plain: nothing where threads wait, and no iterations."""
+    drawn plain: nothing where threads wait, and no iterations. Raises `UsageError`: another column."""
+    check_choice("the column", column, COLUMN_WIDTH_IN)
     plain = bool(names)
     names = names or _names(windows)
     heights = [_height_in(window, column) for window in windows]

@@ -14,7 +14,7 @@ from matplotlib.figure import Figure
 
 from ...cython_src.errors import check_choice
 from ..report.figures.chart import Lacking, drawn
-from ..report.figures.style import COLUMN_WIDTH_IN, FIGURE_FOLDER, FORMATS, in_style, save_all, save_asked
+from ..report.figures.style import FIGURE_FOLDER, FORMATS, in_style, save_all, save_asked
 from ..report.rendering import DrawnFigure, render_html, render_json, render_text
 from ..report.sections import Report, environment_section, facts_of, section
 from ..results.files import write_atomically, write_table
@@ -89,8 +89,9 @@ def build(results: StudyResults) -> Report:
 def write_study_report(
     results: StudyResults, out: Path, as_json: bool = False, formats: Sequence[str] = (), whole: bool = False
 ) -> str:
-    """Write epochs.csv, runs.csv, the figures and report.html; return the report's text, or the `whole` of it, or its
-    tables as JSON. Raises `UsageError`: the folder cannot be written."""
+    """Write epochs.csv, runs.csv, the figures, report.html and report.json; return the report's text, the `whole` of
+    it, or the tables as JSON, in which a time to an accuracy that was not reached is null. Raises `UsageError`: the
+    folder cannot be written."""
     report = build(results)
     pictures = []
     (out / FIGURE_FOLDER).mkdir(exist_ok=True)
@@ -102,9 +103,11 @@ def write_study_report(
             svg = save_all(figure, out / FIGURE_FOLDER / name, formats, _caption_file(results, report, caption))
             pictures.append(DrawnFigure("study", name, svg, caption))
     write_atomically(out / "report.html", render_html(report, pictures))
-    as_data = json.dumps(render_json(report), indent=1)
-    write_atomically(out / "report.json", as_data + "\n")
-    return as_data if as_json else render_text(report, whole) + f"{out}: report.html, runs.csv, epochs.csv, figures\n"
+    tables = json.dumps(render_json(report), indent=1)
+    write_atomically(out / "report.json", tables + "\n")
+    if as_json:
+        return tables
+    return render_text(report, whole) + f"{out}: report.html, runs.csv, epochs.csv, figures\n"
 
 
 def _caption_file(results: StudyResults, report: Report, caption: str) -> str:
@@ -127,7 +130,6 @@ def draw_study(
     Raises `UsageError`: an unknown figure or format, a study that has nothing for it, or a file that cannot be
     written."""
     check_choice("the figure", figure, FIGURES)
-    check_choice("the column", column, COLUMN_WIDTH_IN)
     check_choice("--format", kind, FORMATS)
     picture, caption = drawn_figure(results, figure, column, title)
     return save_asked(picture, folder, figure, column, kind, out, _caption_file(results, build(results), caption))

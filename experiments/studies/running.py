@@ -104,15 +104,18 @@ def run_study(study: Study, out: Path, command: str, report: Callable[[str], Non
         writer.start(new_run("study", study.as_dict(), command, study.how_to_read, **run_environment()), CHANGEABLE)
         schedule = Schedule("study", writer.append)
         jobs = [*_jobs(study, out, writer.results, partial(schedule.say, write=report))]
-        schedule.run(jobs, len(jobs))
+        try:
+            schedule.run(jobs, len(jobs))
+        except KeyboardInterrupt:
+            say(f"interrupted; runs that are done stay in {out}. To continue: {command}")
+            raise
         return found_results(study, writer.results)
 
 
-def results_of(folder: Path) -> StudyResults:
-    """Return the results of a study's folder, as its last run asked for them. Raises `UsageError`: no rows there, or
-    those of something else."""
-    results = read_results(folder, "study")
-    return found_results(study_of(results.run), results)
+def results_of(folder: Path) -> StudyResults | None:
+    """Return the results of a study's folder, as its last run asked for them; None: it holds something else."""
+    results = read_results(folder)
+    return found_results(study_of(results.run), results) if results.is_study else None
 
 
 def found_results(study: Study, results: Results) -> StudyResults:

@@ -23,7 +23,7 @@ from ..tables.columns import percent_column, text_column, time_column
 from ..tables.numbers import plural
 from . import is_survey, surveys_in
 from .handovers import read_handovers
-from .page import SURVEY
+from .page import SURVEY, write_survey
 
 JOINED = "surveys.json"  # rows of the table
 MACHINES = (
@@ -68,8 +68,8 @@ def machine_row(folder: Path) -> dict[str, Any]:
         }
 
 
-def join_surveys(folders: Sequence[Path | str], out_dir: Path | str) -> str:
-    """Copy surveys into a folder, each once, write its page, and return the text for a terminal. `folders`: surveys, or
+def join_surveys(folders: Sequence[Path | str], out_dir: Path | str, as_json: bool) -> str:
+    """Copy surveys into a folder, each once, and return its text as `report_surveys` does. `folders`: surveys, or
     folders of joined ones; they stay as they are; `out_dir`: new, empty, or with joined surveys. Raises `UsageError`: a
     folder that holds no survey, or a damaged one; an `out_dir` that is a survey or holds other files."""
     out, rows = Path(out_dir), {}
@@ -100,7 +100,7 @@ def join_surveys(folders: Sequence[Path | str], out_dir: Path | str) -> str:
                 # The copy of a folder has a list of failures, of which the first says enough.
                 reason = error.strerror or str(error.args[0][0][2]).partition("] ")[2].partition(":")[0]
                 raise UsageError(f"{survey} cannot be copied to {copy} ({reason}); choose another folder") from None
-    return write_joined(out)
+    return report_surveys(out, as_json)
 
 
 def _same(row: dict[str, Any]) -> tuple:
@@ -129,3 +129,10 @@ def write_joined(folder: Path) -> str:
     write_atomically(folder / REPORT, render_html(report, []))
     write_atomically(folder / JOINED, json.dumps(rows, indent=1) + "\n")
     return f"{render_text(report)}\nReport: {folder / REPORT}"
+
+
+def report_surveys(folder: Path, as_json: bool) -> str:
+    """Write the page of a survey, or of joined ones, and return the text for a terminal, or their rows as JSON."""
+    write, kept = (write_survey, SURVEY) if is_survey(folder) else (write_joined, JOINED)
+    text = write(folder)
+    return (folder / kept).read_text(encoding="utf-8").rstrip() if as_json else text

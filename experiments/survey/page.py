@@ -22,7 +22,7 @@ from ..report.files import REPORT
 from ..report.rendering import DrawnFigure, render_html, render_json, render_text
 from ..report.sections import Report, Section, section
 from ..report.verdicts import answers
-from ..results.files import write_atomically
+from ..results.files import locked_file, output_folder, write_atomically
 from ..results.folder import SAMPLES, read_results
 from ..results.rows import SampleRow
 from ..simulate.predict import knows_machine, missing, prediction_table
@@ -30,9 +30,9 @@ from ..subjects.models import PERSISTENT, TASKITER
 from ..tables import Column, Table
 from ..tables.columns import count_column, percent_column, text_column
 from ..tables.numbers import plural, time
-from . import INFO
+from . import INFO, is_survey
 from .handovers import draw_handovers, read_handovers
-from .stages import STAGES, Stage
+from .stages import STAGES, Stage, take_survey
 
 SURVEY = "survey.json"
 ERRORS = (
@@ -46,6 +46,17 @@ LIMITS = (
     Column("GB/s", lambda row: f"{row['bandwidth'] / 1e9:.1f}" if row["bandwidth"] else "", True),
     Column("work of single threads", lambda row: f"{row['capacity']:.2f}" if row["capacity"] else "", True),
 )
+
+
+def survey_machine(folder: Path, budget_s: float, command: str) -> str:
+    """Measure what a folder lacks, as `take_survey` does, and return the text of its page, which an interrupted survey
+    gets too."""
+    with locked_file(output_folder(folder, INFO)):
+        try:
+            take_survey(folder, budget_s, command)
+        finally:
+            text = write_survey(folder) if is_survey(folder) else ""
+    return text
 
 
 def write_survey(folder: Path) -> str:

@@ -28,10 +28,11 @@ import itertools
 import math
 import os
 import random
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, make_dataclass, replace
 from functools import partial
 from itertools import count
+from pathlib import Path
 from typing import Annotated, Any
 
 import msgspec
@@ -41,8 +42,9 @@ from ...cython_src.gpu import device as gpu_device
 from ...cython_src.lowering.lower import check_shapes, default_batch
 from ...cython_src.lowering.options import PlanOptions, check_images
 from ...cython_src.networks.own import is_own, name_call
+from ...cython_src.networks.registry import named_network
 from ...cython_src.reading import check_keys, check_title
-from ...cython_src.records import Record, about, fields
+from ...cython_src.records import Record, about, fields, fields_of
 from ...cython_src.typed_text import MOST_SECONDS, MOST_THREADS
 from ..machine.perf_counters import BLOCK_EVENTS, block_events
 from ..machine.placement import Check, Placement
@@ -247,6 +249,9 @@ class Measure(Placement, frozen=True):
             parse_bytes(self.memory_limit)
 
 
+KEYS = (*AXES, ARGUMENTS, *(option.name for option in fields(Measure)))  # of the tables [grid] and [measure]
+
+
 def measure_given(given: Mapping[str, Any], where: str) -> Measure:
     """Make the options of measuring from those that were given. Raises `UsageError`: an unknown one, or a value that a
     field refuses; more profiles than generations."""
@@ -257,12 +262,6 @@ def measure_given(given: Mapping[str, Any], where: str) -> Measure:
             f"each profile follows a sample"
         )
     return measure
-
-
-def budgeted(given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the options of measuring a comparison: with a budget, unless only `repeats` was given."""
-    until = {} if "repeats" in given and "budget_s" not in given else {"repeats": MOST_REPEATS, "budget_s": BUDGET_S}
-    return {**until, **given}
 
 
 @dataclass(frozen=True)
@@ -514,7 +513,7 @@ def from_dict(values: Mapping[str, Any]) -> Configuration:
     return Configuration(
         title=values.get("title", Configuration.title),
         grid=Grid(**axes | {"models": tuple(map(read_model, axes.get("models", DEFAULT_MODELS)))}),
-        measure=Measure(**{f.name: values[f.name] for f in fields(Measure) if f.name in values}),
+        measure=Measure(**fields_of(Measure, values)),
     )
 
 
@@ -584,6 +583,18 @@ def _small_axes(grid: Grid) -> dict[str, tuple]:
     step = max(1, QUICK_BATCH // len(grid.batch))
     smaller = {batch: min(batch, step * rank) for rank, batch in enumerate(sorted(grid.batch), 1)}
     return {"batch": tuple(smaller[batch] for batch in grid.batch), "threads": (max(grid.threads),)}
+
+
+def configuration_from(given: Mapping[str, Any], folder: Path, title: str = TITLE) -> Configuration:
+    """Make a configuration from keys of the tables [grid] and [measure]; a network that is an object is written into a
+    folder. Raises `UsageError`: what `parse_configuration` refuses."""
+    grid = {name: given[name] for name in (*AXES, ARGUMENTS) if name in given}
+    measure = {name: value for name, value in given.items() if name not in grid}
+    for name, value in grid.items():
+        grid[name] = list(value) if isinstance(value, Sequence) and not isinstance(value, str) else value
+    networks = grid["network"] if isinstance(grid["network"], list) else [grid["network"]]
+    grid["network"] = [named_network(network, folder) for network in networks]
+    return parse_configuration({"title": title, "grid": grid, "measure": measure}, "compare")
 
 
 def read_configuration(path: str | os.PathLike) -> Configuration:

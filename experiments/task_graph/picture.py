@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 from matplotlib import path as curves
 from matplotlib.collections import PatchCollection, PathCollection
@@ -12,8 +13,10 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Ellipse, Patch, Rectangle
 
 from ...cython_src.errors import UsageError
+from ...cython_src.lowering.lower import lower
+from ...cython_src.lowering.options import PlanOptions, describe
 from ..report.figures.style import COLORS, FORMATS, in_style, save
-from .view import DrawnRow, GraphView
+from .view import DrawnRow, GraphView, view_of
 
 PHASE_COLORS = {"load": "0.8", "forward": COLORS[0], "backward": COLORS[1], "update": COLORS[2], "other": "0.6"}
 ROW_HEIGHT_IN, TASK_WIDTH_IN = 0.24, 0.22
@@ -27,13 +30,24 @@ LEGEND = (
 )
 
 
-def write_picture(views: Sequence[GraphView], path: str | os.PathLike) -> Path:
-    """Draw views side by side into an SVG, PDF or PNG, by the ending of the path. Raises `UsageError`: another ending,
-    or a file that cannot be written."""
+def draw_plan(
+    network: str,
+    options: PlanOptions,
+    path: str | os.PathLike,
+    barriers: Sequence[str],
+    layers: Sequence[str] = (),
+    phases: Sequence[str] = (),
+) -> dict[str, Any]:
+    """Draw a plan's tasks into an SVG, PDF or PNG, by the ending of the path, a panel for each barrier; see `view_of`.
+    Return the path, "graph", and a sentence on each panel, "views". Raises `UsageError`: another ending, a file that
+    cannot be written, or what `view_of` refuses."""
     path = Path(path)
     if path.suffix[1:] not in FORMATS:
         raise UsageError(f"--graph must end in .{', .'.join(FORMATS)}, got {path.name!r}; name such a file")
-    return save(draw(views), path)
+    plan = lower(network, options, num_batches=1)
+    title = ", ".join(filter(None, (plan.name, describe(options, ("batch", "phase")))))
+    views = [view_of(plan, barrier, layers, phases, title) for barrier in barriers]
+    return {"graph": str(save(draw(views), path)), "views": [view.describe() for view in views]}
 
 
 def draw(views: Sequence[GraphView]) -> Figure:

@@ -19,7 +19,7 @@ from ...analysis.speeds import is_usable, leading_plans, main_plan, scope
 from ...analysis.sweep import Sweep, chosen, kept
 from ..words import conditions, data_text
 from .chart import Chart, FigureKind, Lacking, drawn
-from .style import COLUMN_WIDTH_IN, in_style
+from .style import in_style
 
 
 def find_figures() -> dict[str, FigureKind]:
@@ -101,7 +101,6 @@ def draw(
     UsageError
         Unknown figure, column or model, axes for several panels, or rows that do not hold what the figure shows.
     """
-    check_choice("the column", column, COLUMN_WIDTH_IN)
     with in_style(), _shown(sweep, figure, plan_id, models) as (shown, chart):
         facts = [*chart.facts, scope(shown), *([data_text(shown)] if shown.smoke_test else [])] if chart.facts else ()
         by_letter = dict(zip(string.ascii_lowercase, chart.panels, strict=False))

@@ -21,7 +21,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
-from ....cython_src.errors import UsageError
+from ....cython_src.errors import UsageError, check_choice
 from ...analysis.estimates import EQUIVALENCE_BAND
 from ...analysis.names import model_label
 from ...analysis.sweep import Sweep
@@ -181,8 +181,9 @@ def thread_axis(sweep: Sweep, counts: Sequence[int]) -> tuple[str, dict[float, s
 
 
 def drawn(chart: Chart, column: str = "double", title: bool = True, ax: Any = None) -> Figure:
-    """Draw a chart as a figure, or a chart of one panel into axes. Raises `UsageError`: axes for a chart of several
-    panels."""
+    """Draw a chart as a figure, or a chart of one panel into axes. Raises `UsageError`: another column, or axes for a
+    chart of several panels."""
+    check_choice("the column", column, COLUMN_WIDTH_IN)
     chart = replace(chart, panels=[replace(panel, rows=_complete(panel.rows)) for panel in chart.panels])
     count, in_rows = len(chart.panels), not chart.x
     if ax is not None and count > 1:
