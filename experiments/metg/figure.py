@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -22,11 +23,8 @@ HALF_NAME = "half: METG(50 %)"
 
 def by_graph(table: Mapping[str, Any]) -> dict[str, list[Mapping[str, Any]]]:
     """Return what was measured on each graph, by its name."""
-    result: dict[str, list[Mapping[str, Any]]] = {}
-    for entry in table["results"]:
-        if entry["repeats"]:
-            result.setdefault(graph_name(entry["graph"]), []).append(entry)
-    return result
+    measured = [entry for entry in table["results"] if entry["repeats"]]  # sorted by graph
+    return {name: [*own] for name, own in itertools.groupby(measured, lambda entry: graph_name(entry["graph"]))}
 
 
 def draw_all(table: Mapping[str, Any], folder: Path) -> Iterator[Path]:

@@ -130,8 +130,7 @@ def _summarise_group(group: Sequence[MetgRow], unit_s: float) -> dict[str, Any]:
     ]
 
     def spread(values):
-        values = [v for v in values if v is not None]
-        if len(values) < len(group):
+        if None in values:
             return None
         return {"median": statistics.median(values), "low": min(values), "high": max(values)}
 

@@ -69,21 +69,19 @@ def build(results: StudyResults) -> Report:
         Table("loading", [*names, *LOADING], loading_table(results)),
         Table("loaders", LOADERS, loader_table(results)),
     )
-    about_loading = [LOADING_SAID] if results.loading else []
     sections = [
         section("How to read it", sentences=[study.how_to_read] if study.how_to_read else [], in_terminal=False),
         section("Pretrained weights", sentences=pretrained_sentences(results)),
         section("Runs", Table("runs", [*names, *_run_columns(study)], runs), about=told, answers=sentences),
         section("Phases of an epoch", Table("phases", [*names, *PHASES], phases), about=[PHASES_SAID]),
-        section("Loading image files", *loading, sentences=about_loading),
+        section("Loading image files", *loading, sentences=[LOADING_SAID] if results.loading else []),
         section("Curves", figures=tuple(FIGURES), plan_id="study", in_terminal=False),
         section("What did not run or did not fit", failed),
         environment_section(results.run, machine_sentence(results)),
     ]
-    count = f"{len(results.done())} of {len(results.found)} runs"
+    title = f"{study.title}: {len(results.done())} of {len(results.found)} runs"
     warnings = wrong + disturbance_warnings(results, runs)
-    facts = facts_of(results.run, study.title, data="")
-    return Report(f"{study.title}: {count}", facts, data_notes(results), warnings, sections)
+    return Report(title, facts_of(results.run, study.title, data=""), data_notes(results), warnings, sections)
 
 
 def write_study_report(
@@ -105,9 +103,7 @@ def write_study_report(
     write_atomically(out / "report.html", render_html(report, pictures))
     tables = json.dumps(render_json(report), indent=1)
     write_atomically(out / "report.json", tables + "\n")
-    if as_json:
-        return tables
-    return render_text(report, whole) + f"{out}: report.html, runs.csv, epochs.csv, figures\n"
+    return tables if as_json else render_text(report, whole) + f"{out}: report.html, runs.csv, epochs.csv, figures\n"
 
 
 def _caption_file(results: StudyResults, report: Report, caption: str) -> str:
@@ -155,8 +151,7 @@ def _run_columns(study: Study) -> list[Column]:
         return f"{100 * row['test_accuracy_min']:.2f} ... {100 * row['test_accuracy_max']:.2f}"
 
     return [
-        count_column("seeds"),
-        count_column("epochs"),
+        *map(count_column, ("seeds", "epochs")),
         time_column("epoch_time_s", "time/epoch"),
         Column("least to most", _spread, True),
         Column("disturbed epochs", lambda row: str(row["disturbed_epochs"] or ""), True),
