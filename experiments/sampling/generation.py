@@ -103,8 +103,7 @@ def contestant_of(
     if command == SAMPLE_COMMAND:  # another installation may not know this one's instruction sets
         settings[ENVIRONMENT_VARIABLE] = choose_instruction_set()  # one tile for all contestants
     settings |= process_environment(model) | dict(variables or {})
-    far_behind = model.model.far_behind and threads > 1
-    return Contestant(name, own, settings, planned_bytes, limit_s, command, far_behind)
+    return Contestant(name, own, settings, planned_bytes, limit_s, command, model.is_far_behind(threads))
 
 
 class Generation(NamedTuple):

@@ -210,6 +210,10 @@ class ModelSpec:
     def __reduce__(self) -> tuple:
         return read_model, (self._text,)
 
+    def is_far_behind(self, threads: int) -> bool:
+        """Return whether one round of long steps, in the first generation alone, is enough on these threads."""
+        return self.model.far_behind and threads > 1
+
     def with_options(self, **changes: Any) -> ModelSpec:
         """Return the model with other options of the executor."""
         return ModelSpec(self.model, self.options.with_changes(**changes), self.binding, self.again)

@@ -588,10 +588,9 @@ def _small_axes(grid: Grid) -> dict[str, tuple]:
 def configuration_from(given: Mapping[str, Any], folder: Path, title: str = TITLE) -> Configuration:
     """Make a configuration from keys of the tables [grid] and [measure]; a network that is an object is written into a
     folder. Raises `UsageError`: what `parse_configuration` refuses."""
-    grid = {name: given[name] for name in (*AXES, ARGUMENTS) if name in given}
-    measure = {name: value for name, value in given.items() if name not in grid}
-    for name, value in grid.items():
-        grid[name] = list(value) if isinstance(value, Sequence) and not isinstance(value, str) else value
+    axes = {name: given[name] for name in (*AXES, ARGUMENTS) if name in given}
+    measure = {name: value for name, value in given.items() if name not in axes}
+    grid = {n: [*v] if isinstance(v, Sequence) and not isinstance(v, str) else v for n, v in axes.items()}
     networks = grid["network"] if isinstance(grid["network"], list) else [grid["network"]]
     grid["network"] = [named_network(network, folder) for network in networks]
     return parse_configuration({"title": title, "grid": grid, "measure": measure}, "compare")

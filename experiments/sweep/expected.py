@@ -71,7 +71,7 @@ def generation_s(
     start_s = STARTUP_S / len(available_cpus())  # processes of a generation start side by side
     allowed, _ = allowed_bytes(*memory_bounds(measure.memory_limit))
     for point in configuration.points():
-        far_behind = point.model.model.far_behind and point.threads > 1
+        far_behind = point.model.is_far_behind(point.threads)
         if later and far_behind:
             continue
         plan = plan_rows[point.plan_id]

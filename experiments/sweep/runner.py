@@ -204,7 +204,7 @@ class SweepRunner:
         for repetition, group in self._generations(results):
             if repetition == first + 1 and limited:
                 rows = [row for row in results.of(SampleRow) if row.repetition == first]
-                far_behind_s = sum(_turns_s(row) for row in rows if row.model.model.far_behind and row.threads > 1)
+                far_behind_s = sum(_turns_s(row) for row in rows if row.model.is_far_behind(row.threads))
                 self._say_room(schedule, schedule.spent_s, schedule.spent_s - far_behind_s, "took")
             shards, wanted = [self._with_owed_profiles(shard, results) for shard in group], None
             if repetition > first and limited:
@@ -270,11 +270,12 @@ class SweepRunner:
     def _within_budget(self, schedule: Schedule, shards: Sequence[Shard], results: Results) -> list[Shard]:
         """Return the shards of a generation for which there is time, the quicker plans first."""
         costs: dict[str, float] = {}
+        samples = results.of(SampleRow)
         for shard in shards:
             profiled, alone = (schedule.took.get(_cost(shard, profiled), 0.0) for profiled in (True, False))
             took = profiled if shard.profiles else alone or profiled
             group = shard.plan_id, shard.interference
-            rows = [row for row in results.of(SampleRow) if (row.plan_id, row.interference) == group]
+            rows = [row for row in samples if (row.plan_id, row.interference) == group]
             last = max((row.repetition for row in rows), default=0)
             gone = (_turns_s(r) for r in rows if r.repetition == last and r.config_id not in shard.samples)
             costs[shard.plan_id] = costs.get(shard.plan_id, 0.0) + max(took - sum(gone), 0.0)
