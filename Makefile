@@ -141,7 +141,7 @@ AARCH64 ?= tests/cython_src/kernels/norm tests/cython_src/kernels/dense tests/cy
 test-aarch64: FURTHER := aarch64
 test-aarch64: check-packages
 	test -x $(BIN)/pip || $(PYTHON) -m venv $(VENV)
-	$(BIN)/pip install --quiet meson ninja cython
+	$(BIN)/pip install --quiet meson ninja cython pycparser
 	tests/aarch64/run $(BIN)/python build/aarch64 $(AARCH64)
 
 install-dev: install

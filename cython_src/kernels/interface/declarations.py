@@ -1,4 +1,4 @@
-"""Writes Cython's view of C code when the package is built: `declarations.py OUTPUT FILE...`
+"""Writes Cython's view of C code when the package is built: `declarations.py OUTPUT COMPILER FILE...`
 
 For each folder of kernels, OUTPUT/<folder>_c.pxd has
 
@@ -8,16 +8,24 @@ For each folder of kernels, OUTPUT/<folder>_c.pxd has
   `read_<kernel>(args, block)`, which fills it.
 
 For each .pyx file of another folder, OUTPUT/<file>_c.pxd has what the file uses of the folder's C headers.
+
+The C compiler preprocesses headers, and pycparser parses them.
 """
 
 from __future__ import annotations
 
 import re
+import shlex
+import subprocess
 import sys
+from collections.abc import Iterator, Sequence
 from importlib import import_module
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import arguments
+from pycparser.c_ast import ArrayDecl, Constant, Enum, FuncDecl, FuncDef, Node, PtrDecl, Struct, Typedef
+from pycparser.c_parser import CParser
 
 HEAD = '''"""Written by interface/declarations.py."""
 
@@ -25,6 +33,23 @@ from libc.stddef cimport ptrdiff_t
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t, uintptr_t
 '''
 LOWEST = "interface", "simd", "maps"  # folders that all others use, each those before it
+# Headers for inner loops, which Cython code does not call.
+OF_INNER_LOOPS = (
+    "activations.h", "functions.h", "micro_kernels.h", "nchw_sums.h", "nhwc_planes_loops.h", "nhwc_rows.h",
+    "nhwc_windows_loops.h", "six_products.h", "tiles.h", "vectors.h",
+)  # fmt: skip
+# pycparser reads no GNU C: the system's headers are empty for it, their types mere names, and assembler is left out.
+SYSTEM_HEADERS = (
+    "errno.h", "immintrin.h", "linux/futex.h", "linux/membarrier.h", "omp.h", "pthread.h", "sched.h", "semaphore.h",
+    "signal.h", "starpu.h", "stdatomic.h", "stddef.h", "stdint.h", "stdlib.h", "string.h", "sys/resource.h",
+    "sys/syscall.h", "time.h", "unistd.h",
+)  # fmt: skip
+SYSTEM_TYPES = (
+    "typedef int int8_t, int16_t, int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t, uintptr_t, size_t, "
+    "ptrdiff_t, cpu_set_t, pthread_attr_t, pthread_mutex_t, pthread_t, sem_t, sigset_t;\n"
+)
+WITHOUT_GNU_C = ("-D__attribute__(x)=", "-D__asm__=", "-Dvolatile(...)=")
+ROOT = Path(__file__).resolve().parents[3]
 ALL = ("const int32_t *bounds", "const MicroKernels *micro")
 TABLE = '''
 cdef extern from *:
@@ -37,98 +62,96 @@ cdef extern from *:
 '''
 
 
-def members(body: str, constants: dict[str, str], used: set[str] | None = None) -> list[str]:
-    """Return the lines that declare a C struct's members for Cython; of those that are used, if that is given."""
-    result = []
-    for member in " ".join(body.split()).split(";")[:-1]:
-        if "sizeof" in member or (used is not None and not used.intersection(re.findall(r"\w+", member))):
-            continue  # padding, or not used
-        member = re.sub(r"\[(\w+)\]", lambda m: f"[{constants.get(m[1], m[1])}]", member.strip())
-        member = re.sub(r"(\w+)\[[A-Z]\w+\]$", r"*\1", member)  # as many as an enumeration says
-        if "(" in member:
-            result.append(re.sub(r"\bin\b", "input", member) + " noexcept nogil")
-            continue
-        kind, declarators = re.fullmatch(r"((?:const )?\w+) (.*)", member).groups()
-        for declarator in declarators.split(", "):
-            result.append(f"{kind} {declarator}" + (' "in"' if declarator.lstrip("*") == "in" else ""))
-    return [re.sub(r"\bin$", "input", line.replace('in "in"', 'input "in"')) for line in result]
+def declaration(kind: Node, name: str) -> str:
+    """Return what declares a name of a type for Cython; an array whose length is no number is a pointer."""
+    if isinstance(kind, PtrDecl):
+        return declaration(kind.type, f"(*{name})" if isinstance(kind.type, FuncDecl) else f"*{name}")
+    if isinstance(kind, ArrayDecl):
+        return declaration(kind.type, f"{name}[{kind.dim.value}]" if isinstance(kind.dim, Constant) else f"*{name}")
+    if isinstance(kind, FuncDecl):
+        given = [declaration(parameter.type, "").strip() for parameter in kind.args.params]
+        given = ", ".join(given) if given != ["void"] else ""
+        return declaration(kind.type, f"{name}({given})") + " noexcept nogil"
+    names = [kind.type.name] if isinstance(kind.type, Struct) else kind.type.names
+    return " ".join([*kind.quals, *names, name])
 
 
-def items(path: Path, used: set[str] | None = None) -> dict[str, list[str]]:
-    """Return what a header declares, by name, as lines of a block `cdef extern`; of structs what is used."""
-    text = re.sub(r"/\*.*?\*/", "", path.read_text(), flags=re.S).replace("\\\n", " ")
-    text = re.sub(r"^#(if|endif).*", "", text, flags=re.M)
-    constants = dict(re.findall(r"^#define (\w+) +(\S+)", text, re.M))
-    result = {}
-    for m in re.finditer(r"^#define (\w+) +\S", text, re.M):
-        result[m.start(), m[1]] = [f"const int {m[1]}"]
-    for m in re.finditer(r"^#define (\w+)\(([A-Z_, ]+)\) +\S", text, re.M):
-        given = ", ".join(f"ptrdiff_t {name}" for name in m[2].split(", "))
-        result[m.start(), m[1]] = [f"ptrdiff_t {m[1]}({given})"]
-    for m in re.finditer(r"^enum \{(.*?)\};", text, re.M | re.S):
-        names = [name.split("=")[0].strip() for name in m[1].split(",") if name.strip()]
-        result |= {(m.start(), name): [f"const int {name}"] for name in names}
-    for m in re.finditer(r"^typedef (?:_Atomic|struct) \w+ (\w+);", text, re.M):
-        result[m.start(), m[1]] = [f"ctypedef struct {m[1]}:", "    pass"]
-    for m in re.finditer(r"^typedef (\w+ \(\*(\w+)\)\(.*?\));", text, re.M):
-        result[m.start(), m[2]] = [f"ctypedef {m[1]} noexcept"]
-    for m in re.finditer(r"^typedef struct \w+ \{(.*?)\n\} (\w+);", text, re.M | re.S):
-        lines = members(m[1], constants, used) or ["pass"]
-        result[m.start(), m[2]] = [f"ctypedef struct {m[2]}:", *(f"    {line}" for line in lines)]
-    for m in re.finditer(r"^static (?:inline )?([^{;]*?)\n\{", text, re.M):
-        line = " ".join(m[1].replace("(void)", "()").split())
-        result[m.start(), re.search(r"(\w+)\(", line)[1]] = [line]
-    for m in re.finditer(r"^static (void \(\*const (\w+)\[)\](\).*?) = \{", text, re.M | re.S):
-        result[m.start(), m[2]] = [" ".join(f"{m[1]}1]{m[3]}".replace("*const ", "*").split()) + " noexcept"]
-    return {name: result[start, name] for start, name in sorted(result)}
+def items(node: Node, used: set[str] | None) -> Iterator[tuple[str, list[str]]]:
+    """Yield each name that C declares with the lines that declare it for Cython; of structs the members in `used`."""
+    kind = node.type.type if isinstance(node, Typedef) else node.type
+    if isinstance(kind, Enum):
+        for each in kind.values.enumerators:
+            yield each.name, [f"const int {each.name}"]
+    elif isinstance(node, Typedef) and (isinstance(kind, Struct) or "_Atomic" in node.type.quals):
+        members = kind.decls or () if isinstance(kind, Struct) else ()
+        lines = [
+            declaration(member.type, 'input "in"' if member.name == "in" else member.name)
+            for member in members
+            if used is None or member.name in used
+        ]
+        yield node.name, [f"ctypedef struct {node.name}:", *(f"    {line}" for line in lines or ["pass"])]
+    elif node.name:
+        yield node.name, ["ctypedef " * isinstance(node, Typedef) + declaration(node.type, node.name)]
 
 
-def declared(path: Path) -> list[str]:
-    """Return what a header declares, as the lines of a block `cdef extern`."""
-    return [line for lines in items(path).values() for line in lines]
+def macro(text: str) -> Iterator[tuple[str, list[str]]]:
+    """Yield the name of a macro that has a value, and the line that declares it: a number, or a function of numbers."""
+    name, _, value = text.partition(" ")
+    name, bracket, parameters = name.partition("(")
+    if value and bracket:
+        given = ", ".join("ptrdiff_t" for each in parameters.rstrip(")").split(",") if each)
+        yield name, [f"ptrdiff_t {name}({given})"]
+    elif value:
+        yield name, [f"const int {name}"]
 
 
-def extern(path: Path, root: Path, lines: list[str]) -> str:
-    """Return a block of declarations of a header; nothing of one that has macros alone."""
-    if not lines:
-        return ""
-    return f'\ncdef extern from "{path.relative_to(root)}" nogil:\n' + "".join(f"    {line}\n" for line in lines)
-
-
-def view(file: Path, headers: list[Path], root: Path) -> str:
-    """Return the .pxd file of a module that uses some of what headers declare, each after what it needs itself."""
-    text = file.read_text()
-    known = {}
-    for path in headers:
-        for name, lines in items(path, {*re.findall(r"\.(\w+)", text)}).items():
-            # What a function takes a pointer to is such a function too.
-            known[name] = path, [re.sub(r"(\(\*\w+\)\([^)]*\))(?! noexcept)", r"\1 noexcept", line) for line in lines]
-    done, result = set(), HEAD + "from interface_c cimport *\n"
-
-    def add(name: str) -> None:
-        nonlocal result
-        done.add(name)
-        path, lines = known[name]
-        for other in re.findall(r"\w+", " ".join(lines)):
-            if other in known and other not in done and known[other][1][0].startswith("ctypedef"):
-                add(other)
-        result += extern(path, root, lines)
-
-    for name in dict.fromkeys(re.findall(r"\w+", text)):
-        if name in known and name not in done:
-            add(name)
+def read(
+    headers: Sequence[Path], preprocess: list[str], used: set[str] | None = None
+) -> dict[Path, dict[str, list[str]]]:
+    """Return what headers declare, and those that they include: by file and name lines of a block `cdef extern`, in an
+    order in which Cython can read them."""
+    text = SYSTEM_TYPES + "".join(f'#include "{path}"\n' for path in headers)
+    done = subprocess.run(preprocess, input=text, stdout=subprocess.PIPE, text=True, check=True)
+    code, macros, file = [], [], ""
+    for line in done.stdout.splitlines():
+        word, _, rest = line.partition(" ")
+        if word == "#":
+            file = rest.split('"')[1]
+        if word == "#define":
+            macros.append((Path(file), rest))
+        elif word != "#undef":
+            code.append(line)
+    result: dict[Path, dict[str, list[str]]] = {}
+    for node in CParser().parse("\n".join(code)).ext:
+        node = node.decl if isinstance(node, FuncDef) else node
+        result.setdefault(Path(node.coord.file), {}).update(items(node, used))
+    for path, rest in macros:
+        result.setdefault(path, {}).update(macro(rest))
     return result
 
 
-def header(path: Path, root: Path) -> str:
+def extern(path: Path, lines: list[str]) -> str:
+    """Return a block of declarations of a header."""
+    return f'\ncdef extern from "{path.relative_to(ROOT)}" nogil:\n' + "".join(f"    {line}\n" for line in lines)
+
+
+def view(file: Path, headers: list[Path], preprocess: list[str]) -> str:
+    """Return the .pxd file of a module: what it uses of headers, and what that needs, which stands before it in C."""
+    text, blocks = file.read_text(), []
+    needed = {*re.findall(r"\w+", text)}
+    for path, names in reversed(read(headers, preprocess, {*re.findall(r"\.(\w+)", text)}).items()):
+        lines: list[str] = []
+        for own in (names[name] for name in reversed(names) if name in needed and path in headers):
+            needed.update(re.findall(r"\w+", " ".join(own)))
+            lines = [*own, *lines]
+        blocks += [extern(path, lines)] if lines else []
+    return HEAD + "from interface_c cimport *\n" + "".join(reversed(blocks))
+
+
+def header(path: Path, names: dict[str, list[str]], tables: dict[str, str]) -> str:
     """Return the declarations of a header, and functions that find its tables of inner loops."""
-    lines = declared(path)
-    result = extern(path, root, lines)
-    tables = (root / "cython_src/kernels/simd/micro_kernels.h").read_text()
-    for struct, name in re.findall(r"TABLE\((\w+), (\w+)\) *\\?\n", tables):
-        if f"ctypedef struct {struct}:" in lines:
-            result += TABLE.format(struct=struct, name=name)
-    return result
+    result = extern(path, [line for lines in names.values() for line in lines])
+    return result + "".join(TABLE.format(struct=name, name=tables[name]) for name in names if name in tables)
 
 
 def kernel(kernel: str, spec: arguments.Arguments) -> str:
@@ -163,53 +186,48 @@ def kernel(kernel: str, spec: arguments.Arguments) -> str:
     return "\n".join(lines) + "\n"
 
 
-def folder(name: str, files: list[Path], root: Path) -> str:
+def folder(name: str, files: list[Path], preprocess: list[str], tables: dict[str, str]) -> str:
     """Return the whole .pxd file of a folder."""
-    # Headers for inner loops alone are no business of Cython's.
-    skipped = re.compile("INLINE|BY_ISA|MICRO_ISA|TABLE")
-    headers = [file for file in files if file.suffix == ".h" and not skipped.search(file.read_text())]
-    used = {other for file in headers for other in re.findall(r'#include "cython_src/kernels/(\w+)/', file.read_text())}
+    headers = read([file for file in files if file.suffix == ".h" and file.name not in OF_INNER_LOOPS], preprocess)
+    used = {path.parent.name for path in headers if path.is_relative_to(ROOT / "cython_src/kernels")}
     used |= {*LOWEST[: LOWEST.index(name) if name in LOWEST else None]}
     text = HEAD + "".join(f"from {other}_c cimport *\n" for other in sorted(used - {name}))
     if name == "maps":
         text += '\ncdef extern from "kernel_arguments.h" nogil:\n'
         for struct, fields in {**arguments.STRUCTS, **arguments.BOXES}.items():
             text += f"    ctypedef struct {struct}:\n        int {', '.join(fields)}\n"
-    done: list[Path] = []
-
-    def add(file: Path) -> None:
-        """Add a header to `done` behind those of the folder that it includes."""
-        for other in re.findall(r'#include "(\w+\.h)"', file.read_text()):
-            if file.with_name(other) in files:  # else the build writes it
-                add(file.with_name(other))
-        if file not in done:
-            done.append(file)
-
-    for file in headers:
-        add(file)
-    text += "".join(header(file, root) for file in done)
+    text += "".join(header(path, names, tables) for path, names in headers.items() if path in files)
     if any(file.name == "specs.py" for file in files):
         specs = import_module(f"cython_src.kernels.{name}.specs").KERNELS
         text += "".join(kernel(*item) for item in specs.items())
     return text
 
 
-def main(output: str, *files: str) -> None:
+def main(output: str, compiler: str, *files: str) -> None:
     """Write the .pxd files; one whose content stays is left alone, so that nothing is built again for it."""
-    root = Path(__file__).resolve().parents[3]
-    sys.path[0], sys.dont_write_bytecode = str(root), True  # where `specs.py` of the folders are found
+    sys.path[0], sys.dont_write_bytecode = str(ROOT), True  # where `specs.py` of the folders are found
     folders: dict[str, list[Path]] = {}
     texts: dict[str, str] = {}
     for file in (Path(name).resolve() for name in files):
-        top, room, *_ = file.relative_to(root).parts
+        top, room, *_ = file.relative_to(ROOT).parts
         room = f"/{top}/{room}" if top == "experiments" else f"/{top}"
         folders.setdefault(file.parent.name if top == "cython_src" else room, []).append(file)
-    for name, inside in folders.items():
-        if not name.startswith("/"):
-            texts[name] = folder(name, inside, root)
-            continue
-        headers = [file for file in inside if file.suffix == ".h"]
-        texts |= {file.stem: view(file, headers, root) for file in inside if file.suffix == ".pyx"}
+    with TemporaryDirectory() as empty:
+        for path in (Path(empty, name) for name in SYSTEM_HEADERS):
+            path.parent.mkdir(exist_ok=True)
+            path.touch()
+        places = (empty, ROOT, ROOT / "tasking", ROOT / "forkjoin", output)
+        preprocess = [*shlex.split(compiler), "-E", "-dD", "-nostdinc", *WITHOUT_GNU_C, *(f"-I{p}" for p in places)]
+        preprocess += ["-xc", "-"]
+        table_file = ROOT / "cython_src/kernels/simd/micro_kernels.h"
+        loops = read([table_file], preprocess)[table_file]["MicroKernels"]
+        tables = {struct: name.removeprefix("*") for _, struct, name in map(str.split, loops[1:])}
+        for name, inside in folders.items():
+            if not name.startswith("/"):
+                texts[name] = folder(name, inside, preprocess, tables)
+                continue
+            headers = [file for file in inside if file.suffix == ".h"]
+            texts |= {file.stem: view(file, headers, preprocess) for file in inside if file.suffix == ".pyx"}
     for name, text in texts.items():
         path = Path(output) / f"{name}_c.pxd"
         if not path.exists() or path.read_text() != text:
