@@ -100,7 +100,7 @@ def check_team(team_size: int, num_threads: int) -> None:
 
 
 def check_threads_start(num_threads: int) -> None:
-    """Raise `MachineError` unless so many threads can live at once; some libraries would end the process instead.
+    """Raise `MachineError` unless `num_threads` can live at once; some libraries would end the process instead.
 
     Starts and ends as many, and an eighth more, since libraries start threads of their own and take memory. That takes
     some 20 us per thread, so it is left out unless there are more threads than CPUs, or address space is limited.

@@ -3,7 +3,7 @@
 
 #include <stdlib.h>
 
-/* Tasks of so many iterations may wait for their turn: creation runs ahead without end otherwise. */
+/* Iterations whose tasks may wait for their turn: creation runs ahead without end otherwise. */
 #define ITERATIONS_AHEAD 2
 
 typedef struct Session {

@@ -29,8 +29,8 @@
 #define ORDER_REPLAY_LAST acquire
 #endif
 
-/* In graphs that exceed a core's L2, a worker prefetches the node so many nodes behind the one it begins: nodes stand
- * in the order of the loops, so it comes to that node soon and would wait for memory. 64 and 96 are no better, 16 is
+/* In graphs that exceed a core's L2, a worker prefetches the node this far behind the one it begins: nodes stand in
+ * the order of the loops, so it comes to that node soon and would wait for memory. 64 and 96 are no better, 16 is
  * worse. In smaller graphs this would only fetch lines from the other worker's cache. */
 #define REPLAY_AHEAD      32
 #define REPLAY_AHEAD_FROM 16384 /* nodes: half of an L2 of 1 MiB */

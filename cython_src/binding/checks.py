@@ -240,7 +240,7 @@ class _BlockChecker:
                 raise AccessError(some, name, where, "undeclared write", "the buffer is no operand of the kernel")
 
     def some_of(self, names: list[str], num_bytes: int | None) -> Iterable[str]:
-        """Draw buffers of so many bytes together; None: all."""
+        """Draw buffers of `num_bytes` together; None: all."""
         if num_bytes is None:
             return names
         sizes = ((name, self.bound.arrays[name].nbytes) for name in self.rng.permutation(names).tolist())

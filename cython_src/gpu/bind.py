@@ -68,7 +68,7 @@ def memory_owners(plan: Plan) -> dict[str, str]:
 
 
 def aligned(num_bytes: int) -> int:
-    """Return the bytes of device memory that so many take, since each address is aligned."""
+    """Return the bytes of device memory that `num_bytes` take: each address is aligned."""
     return -(-max(num_bytes, 1) // ALIGNMENT) * ALIGNMENT
 
 

@@ -254,7 +254,7 @@ class Blas:
     ----------
     library : ctypes library
     allocate : callable
-        Address of so many bytes of device memory.
+        Returns the address of new device memory, from its size in bytes.
     """
 
     def __init__(self, library, allocate: Callable[[int], int]):

@@ -46,26 +46,26 @@ Count = Callable[[Mapping, np.ndarray], Any]  # of each block
 
 
 def per_item(count: Count) -> Grid:
-    """A thread for each of so many items."""
+    """A thread per item of a block."""
     return lambda symbol, attributes, bounds: Launch(symbol, strided(count(attributes, bounds)))
 
 
 def per_block(count: Count, shared_bytes: int = 4 * THREADS) -> Grid:
-    """A CUDA block for each of so many results."""
+    """A CUDA block per result of a block."""
     return lambda symbol, attributes, bounds: Launch(symbol, int(np.max(count(attributes, bounds))), shared_bytes)
 
 
 def per_strip(
     channels: Count, times: Callable[[Mapping], int] = lambda attributes: 1, width: int = STRIP_CHANNELS
 ) -> Grid:
-    """A CUDA block for each `width` of so many channels, `times` over."""
+    """A CUDA block for each `width` channels, `times` over."""
     return lambda symbol, attributes, bounds: Launch(
         symbol, math.ceil(int(np.max(channels(attributes, bounds))) / width) * times(attributes), 4 * THREADS
     )
 
 
 def strided(items) -> int:
-    """CUDA blocks for so many items (the most of any block), a thread for each."""
+    """CUDA blocks for the items of the largest block, a thread for each."""
     if np.max(items) >= 2**31:
         raise UsageError("a block on a GPU must have fewer than 2^31 numbers; use a finer granularity")
     return max(1, min(MAX_TILES, math.ceil(int(np.max(items)) / THREADS)))
@@ -77,7 +77,7 @@ def step_bytes(tile: tuple[int, int]) -> int:
 
 
 def tiled(tiles) -> int:
-    """CUDA blocks for so many tiles (the most of any block): at least one, as CUDA wants."""
+    """CUDA blocks for the tiles of the largest block: at least one, as CUDA wants."""
     return max(1, math.ceil(np.max(tiles)))
 
 

@@ -189,7 +189,7 @@ def _nhwc_convolution(symbol: str, attributes: Mapping, bounds: np.ndarray) -> L
 
 
 def _panels_agree(attributes: Mapping, bounds: np.ndarray, ends: np.ndarray, channels: int) -> bool:
-    """Whether all panels of a tile of so many channels read the same input channels, for every block."""
+    """Whether all panels of a tile of `channels` read the same input channels, for every block."""
     groups = attributes["groups"]
     starts, _ = algorithms.panel_inputs(
         algorithms.FORWARD, (attributes["out_channels"], attributes["in_channels"] // groups), groups

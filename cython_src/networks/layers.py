@@ -98,7 +98,7 @@ class PixelLayer(OneInput):
         return before[0]
 
     def _windowed(self, shape: Shape, channels: int, reach: int, stride: int, padding: int) -> Shape:
-        """Return the shape of maps after windows that reach over so many rows and columns."""
+        """Return the shape of maps after windows that span `reach` rows and columns."""
         height, width = ((n + 2 * padding - reach) // stride + 1 for n in shape[1:])
         if min(height, width) < 1:
             raise UsageError(f"windows of {self.name!r} must fit its input, got {reach} x {reach} on shape {shape}")
@@ -555,7 +555,7 @@ class Network(Shown):
         Raises
         ------
         UsageError
-            The network has not so many positions, or its input is images.
+            The network has fewer positions, or its input is images.
         """
         positions = self.token_input.positions
         if not 1 <= sequence <= positions:

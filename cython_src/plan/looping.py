@@ -27,7 +27,7 @@ class RunWhile:
         stop : ndarray, shape (length,), length > lookahead
             What tasks decide: element i % length not zero says that iteration i decided to stop. It is cleared here.
         max_iterations : int
-            The run ends after so many iterations in any case.
+            The run ends after these in any case.
 
         Returns
         -------

@@ -116,7 +116,7 @@ def interference_table(sweep: Sweep) -> pd.DataFrame:
     """Return the loss of each model to competing processes, beyond the CPU time that they take: a row for each model
     and number of hogs whose point was also measured without hogs.
 
-    `interference = [0, 1, 2]` in a configuration measures each point with so many competing processes that spin, one on
+    `interference = [0, 1, 2]` in a configuration measures each point with 0, 1 and 2 competing processes that spin, one on
     each of the last CPUs. Such a hog takes its share of a CPU, as a rule half, in time slices of milliseconds. The rest
     is measured with threads that only spin, one on each CPU, beside the same hogs: the capacity. A model that always
     had a block to run in the CPU time it got would take 1 / capacity times as long; the time beyond that is its loss.
@@ -300,8 +300,8 @@ def recovered_text(sweep: Sweep, plan_id: str) -> str:
 
 def _model_text(row: dict[str, Any]) -> str:
     """Say what a model gains, in per cent of fork-join's time with the interval, and the share."""
-    name, answer = model_label(row["model"]), row["verdict"].partition(",")[0]
-    if answer in (UNDECIDED, NOT_USABLE, SAME):
+    name, outcome = model_label(row["model"]), row["verdict"].partition(",")[0]
+    if outcome in (UNDECIDED, NOT_USABLE, SAME):
         return f"{name}: {row['verdict']}"
     low, high = sorted((100 * abs(1 - row["ratio_high"]), 100 * abs(1 - row["ratio_low"])))
     differs = f"{100 * abs(1 - row['ratio']):.1f} % {'less' if row['ratio'] < 1 else 'more'}"

@@ -40,8 +40,8 @@ MIN_GENERATIONS, MIN_SESSIONS = 6, 3
 # Undisturbed rounds behind a verdict, and their share; chosen by simulation (docs/notes/intervals_of_ratios.md).
 LEAST_ROUNDS, UNDISTURBED_SHARE = 12, 1 / 3
 IN_SIGHT = 1000  # generations
-# What takes so many times as long as the fastest, in each generation and in half of the rounds that a verdict needs, is
-# no contender, although there is no interval yet: placement changes a time by 1 %, a session by less than 15 %.
+# Least ratio to the fastest, in each generation and in half of the rounds that a verdict needs, of a model that is no
+# contender, although there is no interval yet: placement changes a time by 1 %, a session by less than 15 %.
 FAR_BEHIND = 1.3
 # The boundary: the prior's weight in generations, or in sessions, its height, and where it begins to rise.
 PRIOR, SESSION_PRIOR, LEVEL, HORIZON = 2.0, 0.1, 10.0, 40.0
@@ -438,10 +438,10 @@ def amount(time_ratio: Estimate) -> str:
         return missing
     low, high = 100 * (time_ratio.low - 1), 100 * (time_ratio.high - 1)
     band = EQUIVALENCE_BAND
-    answer, limits = verdict(time_ratio), [0.0, 100 * (1 - 1 / (1 + band)), 100 * band]
-    if answer == SAME:
+    outcome, limits = verdict(time_ratio), [0.0, 100 * (1 - 1 / (1 + band)), 100 * band]
+    if outcome == SAME:
         return f"within {100 * band:g} %"
-    if answer == UNDECIDED:
+    if outcome == UNDECIDED:
         return f"{'-' * (low < 0)}{beside(abs(low), 1, limits)} to +{beside(high, 1, limits)} %"
     least, most = (-high, -low) if high < 0 else (low, high)
     return f"{beside(least, 1, limits)} to {beside(most, 1, limits)} %"

@@ -58,7 +58,7 @@ from .sweep import Point, Sweep, capacities_of
 
 # The capacity is the best of three takes; between quiet takes it changes by 2 %.
 CAPACITY_CHANGE = 0.1
-CLOCK_CHANGE, LEAST_CLOCKS = 0.1, 20  # between most samples; so many show it
+CLOCK_CHANGE, LEAST_CLOCKS = 0.1, 20  # between most samples; and the fewest that show it
 
 
 def load(out_dir: str | os.PathLike) -> Sweep:

@@ -81,7 +81,7 @@ def roofline_table(sweep: Sweep, plan_id: str) -> pd.DataFrame:
 def floors_by_phase(sweep: Sweep, plan_id: str, threads: int) -> dict[str, tuple[float, float]]:
     """Return phase -> (floor in loops that arithmetic bounds, floor in loops that memory bounds), in seconds.
 
-    Empty where peak or bandwidth of so many threads were not measured, or no model of the CPU was.
+    Empty where peak or bandwidth on these threads were not measured, or no model of the CPU was.
     """
     flops_per_s, bytes_per_s = sweep.rates(threads)
     if not _cpu_points(sweep, plan_id) or not (math.isfinite(flops_per_s) and math.isfinite(bytes_per_s)):

@@ -165,7 +165,7 @@ class Sweep:
         return capacity_of((self.machine, *self.capacities), threads)
 
     def rates(self, threads: int) -> tuple[float, float]:
-        """Return FLOP/s and bytes/s of so many threads of this machine; NaN where they were not measured."""
+        """Return FLOP/s and bytes/s of `threads` threads of this machine; NaN where they were not measured."""
         return bounds.machine_rates(self.machine.peak_flops_per_s_1thread, self.machine.bandwidth_bytes_per_s, threads)
 
     # --- plans, and the options in which they differ ---

@@ -153,7 +153,7 @@ def first_early_block(log: EventLog) -> str:
 
 
 def typical(log: EventLog, iterations: int) -> LogWindow:
-    """Return the window of so many iterations whose length is the median of all such windows of a run."""
+    """Return the window of `iterations` whose length is the median of all such windows of a run."""
     passes = int(log.about["iterations"] // log.about["stride"])
     count = max(1, min(passes, -(-iterations // log.about["stride"])))
     whole = LogWindow(log, range(passes))

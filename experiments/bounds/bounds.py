@@ -120,7 +120,7 @@ def durations_by_loop(loops: Iterable[Any], block_time_s: Mapping[str, Sequence[
 
 
 def machine_rates(peak: float | None, bandwidth: Mapping[str, float], threads: int) -> tuple[float, float]:
-    """Return FLOP/s and bytes/s of so many threads together, from those of one thread and by number of threads; NaN
+    """Return FLOP/s and bytes/s of `threads` threads together, from one thread's peak and bandwidth by threads; NaN
     where they were not measured.
 
     Threads share the path to memory, so their bandwidth is what was measured of as many, never a multiple of one's. It

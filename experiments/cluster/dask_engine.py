@@ -27,7 +27,7 @@ from ..tables.progress import say
 from .client import MOST_TIMES, lost_rows
 from .dask_worker import SHARD_COMMAND, end_shards, greet, measure_shard
 
-ANSWER_S = 10.0  # longest time for an answer of the scheduler, or for rows to come from a worker
+REPLY_S = 10.0  # longest time for a reply of the scheduler, or for rows to come from a worker
 LOOK_S = 0.5  # between two looks at who is there
 REST_S = 600.0  # of a shard's limit: all but its samples and profiles
 SHARED_HOSTS = "FORKTASK_DASK_SHARED_HOSTS"  # set in tests: workers may share a host
@@ -68,7 +68,7 @@ class DaskEngine:
         self._run: RunRow | None = None
         try:
             _check_listens(address)
-            self._client = distributed.Client(address, timeout=ANSWER_S, set_as_default=False)
+            self._client = distributed.Client(address, timeout=REPLY_S, set_as_default=False)
         except (OSError, ValueError, TypeError) as error:
             raise UsageError(
                 f"--on dask:ADDRESS must name a Dask scheduler that answers, got {address!r} ({error}); start one with "
@@ -98,14 +98,14 @@ class DaskEngine:
         done: SimpleQueue = SimpleQueue()
         lost = 0
 
-        def finish(address: str, answer: Mapping[str, Any]) -> None:
+        def finish(address: str, reply: Mapping[str, Any]) -> None:
             nonlocal lost
             _, shard, times = running[address]
-            if answer.get("failure") == "usage":
+            if reply.get("failure") == "usage":
                 del running[address]
-                raise UsageError(f"{address}: {answer['message']}")
-            if "rows" in answer:
-                rows = [row_of(row) for row in answer["rows"]]
+                raise UsageError(f"{address}: {reply['message']}")
+            if "rows" in reply:
+                rows = [row_of(row) for row in reply["rows"]]
                 self._run = next((row for row in rows if isinstance(row, RunRow)), self._run)
                 self._begun.add(address)
             elif times < MOST_TIMES:
@@ -114,7 +114,7 @@ class DaskEngine:
                 del running[address]
                 return
             else:
-                message = f"lost {times} times, at last: {answer['message']}"
+                message = f"lost {times} times, at last: {reply['message']}"
                 if self._run is None:
                     raise UsageError(f"no worker of {self._address} gave an answer, a shard was {message}")
                 rows = lost_rows(shard, self._configuration, self._run, message)
@@ -137,11 +137,11 @@ class DaskEngine:
                     key = done.get(timeout=LOOK_S)
                     for address, (future, *_) in [*running.items()]:
                         if future.key == key:
-                            finish(address, self._answer(future))
+                            finish(address, self._reply(future))
         except (KeyboardInterrupt, UsageError):
             for address, (future, *_) in [*running.items()]:  # what was measured meanwhile
-                if future.done() and "rows" in (answer := self._answer(future)):
-                    finish(address, answer)
+                if future.done() and "rows" in (reply := self._reply(future)):
+                    finish(address, reply)
             raise
         finally:
             if running:
@@ -164,10 +164,10 @@ class DaskEngine:
             pure=False,
         )
 
-    def _answer(self, future: Any) -> dict[str, Any]:
-        """Return what a worker answered, {"message"} where it was lost."""
+    def _reply(self, future: Any) -> dict[str, Any]:
+        """Return the reply of a worker, {"message"} where it was lost."""
         try:
-            return future.result(timeout=ANSWER_S)
+            return future.result(timeout=REPLY_S)
         except Exception as error:  # whatever a worker raised, or Dask on the way
             return {"message": f"{type(error).__name__}: {error}"}
 
@@ -184,11 +184,11 @@ class DaskEngine:
                 f"what was measured is kept: start it and give the same command again"
             ) from None
         first, new = not self._seen, [address for address in live if address not in self._seen]
-        for address, answer in (self._client.run(greet, workers=new, on_error="return") if new else {}).items():
-            reason = self._unfit(address, answer, live)
+        for address, reply in (self._client.run(greet, workers=new, on_error="return") if new else {}).items():
+            reason = self._unfit(address, reply, live)
             if reason and first:
                 raise UsageError(reason)
-            if reason or answer["is_watched"]:
+            if reason or reply["is_watched"]:
                 text = (
                     f"{address} is left out: {reason}"
                     if reason
@@ -198,33 +198,33 @@ class DaskEngine:
                     )
                 )
                 say(text)
-            self._seen[address] = None if reason else answer
+            self._seen[address] = None if reason else reply
         return [address for address in live if self._seen.get(address)]
 
-    def _unfit(self, address: str, answer: Any, live: Sequence[str]) -> str:
+    def _unfit(self, address: str, reply: Any, live: Sequence[str]) -> str:
         """Return why a worker may not measure together with the others."""
-        if isinstance(answer, BaseException) or answer["version"] != version_text():
-            result = answer["version"] if isinstance(answer, dict) else f"{type(answer).__name__}: {answer}"
+        if isinstance(reply, BaseException) or reply["version"] != version_text():
+            result = reply["version"] if isinstance(reply, dict) else f"{type(reply).__name__}: {reply}"
             return (
                 f"every worker must have forktask {version_text()}, got {result} at {address}; install the same there"
             )
         one = self._configuration.measure.nodes == "one"
         for other, seen in self._seen.items():
-            if seen and seen["instruction_sets"] != answer["instruction_sets"]:
-                sets = (" and ".join(each["instruction_sets"]) for each in (seen, answer))
+            if seen and seen["instruction_sets"] != reply["instruction_sets"]:
+                sets = (" and ".join(each["instruction_sets"]) for each in (seen, reply))
                 return (
                     f"workers must have the same instruction sets, got {next(sets)} at {other} and {next(sets)} at "
                     f"{address}; measure each kind of node into a folder of its own"
                 )
-            if seen and seen["host"] != answer["host"] and one:
+            if seen and seen["host"] != reply["host"] and one:
                 return (
                     f'workers on several hosts need nodes = "pooled" in [measure], got {other} on {seen["host"]} and '
-                    f"{address} on {answer['host']}; set it, or start one worker"
+                    f"{address} on {reply['host']}; set it, or start one worker"
                 )
-            if seen and seen["host"] == answer["host"] and other in live and not os.environ.get(SHARED_HOSTS):
+            if seen and seen["host"] == reply["host"] and other in live and not os.environ.get(SHARED_HOSTS):
                 return (
                     f"workers must have a host each, since they would disturb each other, got {other} and {address} on "
-                    f"{answer['host']}; start one a host"
+                    f"{reply['host']}; start one a host"
                 )
         return ""
 
@@ -235,7 +235,7 @@ def _check_listens(address: str) -> None:
     host, _, port = where.rpartition(":")
     if not host or not port.isdigit() or int(port) >= 1 << 16:
         raise ValueError("it must have a host and a port")
-    socket.create_connection((host.strip("[]"), int(port)), ANSWER_S).close()
+    socket.create_connection((host.strip("[]"), int(port)), REPLY_S).close()
 
 
 @contextmanager

@@ -96,7 +96,7 @@ def _run_study(path: Path | str, arguments: Namespace) -> int:
     out = folder_of(arguments)
     results = run_study(study, Path(out), command_line(out), progress_printer(arguments))
     print(not_reported(out) if arguments.no_report else write_study_report(results, Path(out), arguments.json))
-    # What does not fit is an answer, as in a sweep, as long as something was trained.
+    # A failure for lack of memory is a result, as in a sweep, as long as something was trained.
     broken = any(row.reason != "memory" for _, row in results.failed()) or not results.done()
     return 1 if broken or agreement(results)[1] else 0
 

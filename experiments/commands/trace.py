@@ -121,7 +121,7 @@ class Trace(Result, InFolder):
     def figure(  # type: ignore[override]
         self, name: str = "gantt", *, iterations: Number = 3, column: str = "double", title: bool = True
     ) -> Figure:
-        """Draw a figure, 7 in ("double") or 3.3 in ("single") wide; "gantt" of so many typical iterations.
+        """Draw a figure, 7 in ("double") or 3.3 in ("single") wide; "gantt" of `iterations` typical ones.
 
         Raises
         ------

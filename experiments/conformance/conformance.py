@@ -34,9 +34,9 @@ def check_model(
         ended, tried = True, ""
         with MeasuringProcess(job, environment, limit_s, COMMAND) as process:
             try:
-                while (answer := process.ask(None, limit_s) if tried else process.answer())["tries"]:
-                    tried = answer["tries"]
-                fault = answer["fault"]
+                while (reply := process.ask(None, limit_s) if tried else process.answer())["tries"]:
+                    tried = reply["tries"]
+                fault = reply["fault"]
             except ProcessFailure as failure:
                 ended, fault = False, f"{failure.row['failure']}: {str(failure).splitlines()[0]} ({tried})"
         yield {"case": case, "rule": (function.__doc__ or "").rstrip("."), "fault": fault}

@@ -22,7 +22,7 @@ from .chains import cycle_parts
 
 SATURATED = 0.7  # part of the measured bandwidth
 INFLATED = 1.1
-# Blocks of so many times the cost of a task lose little to it (arXiv 2602.20561).
+# Least ratio of a block's time to the cost of a task at which the cost is marginal (arXiv 2602.20561).
 MARGINAL = 10
 MANY = 3  # loops, layers or chains that a sentence names
 

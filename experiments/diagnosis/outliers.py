@@ -10,10 +10,10 @@ import numpy as np
 from ..events.event_states import PREEMPTED
 from ..events.events import EventLog
 
-TIMES = 5.0  # an outlier takes so many times the median of its block
+TIMES = 5.0  # least time of an outlier, in medians of its block
 FEWEST = 3  # outliers that are worth a sentence, unless their CPU was lost
-SHARED = 0.8  # a property that so many of the outliers have names them
-LIFT = 4.0  # so many times more often slow than other runs of the loop are those that a cause explains
+SHARED = 0.8  # least part of the outliers that have the property by which they are named
+LIFT = 4.0  # least ratio of slow runs with a cause to slow runs of the loop without it
 LEAST_S = 20e-6  # shorter ones cost nothing worth a search
 PAUSE_S = 1e-3  # time without any block in which others may have used the caches
 

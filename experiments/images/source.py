@@ -91,5 +91,5 @@ def standardising_table(count: int, total: int, squares: int) -> np.ndarray:
 
 
 def table_of_counts(counts: np.ndarray) -> np.ndarray:
-    """Return the `standardising_table` of pixels of which so many have each of 256 levels: int64, shape (256,)."""
+    """Return the `standardising_table` of pixels, from the number at each of 256 levels: int64, shape (256,)."""
     return standardising_table(*(int((counts * np.arange(256) ** power).sum()) for power in range(3)))

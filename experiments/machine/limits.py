@@ -23,12 +23,12 @@ def working_set(environment: dict) -> int:
     return wanted if free is None else min(wanted, free // 4)
 
 
-Order = Callable[[int], list[int]]  # the CPUs of so many threads
+Order = Callable[[int], list[int]]  # CPUs, from a number of threads
 DEFAULT_ORDER = partial(cpu_order, oversubscribe=True)
 
 
 def measure_capacity(threads: Iterable[int], order: Order = DEFAULT_ORDER, seconds: float = 0.1) -> dict[str, float]:
-    """Return how many single threads' arithmetic so many threads do together, by thread count; see `measure_machine`.
+    """Return the arithmetic of threads together over that of one, by thread count; see `measure_machine`.
 
     Virtual machines and clocks move, so a sweep measures it before the first repetition and in each one.
     """
@@ -36,10 +36,10 @@ def measure_capacity(threads: Iterable[int], order: Order = DEFAULT_ORDER, secon
 
 
 def _by_threads(threads: Iterable[int], measure: Callable[[int], float]) -> dict[str, float]:
-    """Return what is measured by number of threads, without those of which this process cannot have so many."""
+    """Return measurements by thread count, omitting counts that this process cannot start."""
     result = {}
     for n in threads:
-        with suppress(MachineError):  # the samples of so many threads fail too, and say why
+        with suppress(MachineError):  # samples on this count fail too, and say why
             result[str(n)] = measure(n)
     return result
 

@@ -100,7 +100,7 @@ def _turned(array: np.ndarray, axes: tuple[int, ...]) -> np.ndarray:
 
 
 def _start(num_threads: int, cpus: set[int]) -> Any:
-    """Start JAX on the CPU with so many threads on these CPUs, and return it; or raise `MachineError`."""
+    """Start JAX with `num_threads` threads on these CPUs, and return it; or raise `MachineError`."""
     before = os.environ.get(POOL_SIZE)
     os.environ[POOL_SIZE] = str(num_threads)
     try:

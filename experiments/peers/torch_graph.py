@@ -54,15 +54,15 @@ REMEDIES = {
 
 
 class Logits(torch.nn.Module):
-    """A module that answers with logits alone, where they are one part of its answer."""
+    """A module that returns its logits alone, also where they are one part of its output."""
 
     def __init__(self, module: torch.nn.Module):
         super().__init__()
         self.module = module
 
     def forward(self, samples):
-        answer = self.module(samples)
-        return getattr(answer, "logits", answer)
+        output = self.module(samples)
+        return getattr(output, "logits", output)
 
 
 class NoDropout(TorchFunctionMode):
@@ -163,17 +163,17 @@ class Reader:
                 held = self.exported.state_dict if spec.target in self.exported.state_dict else self.exported.constants
                 yield node, held[spec.target].clone()
 
-    def network(self, name: str, answer: Any, mask: int | None) -> Network:
-        """Return the network of all layers, and of the softmax of an answer."""
-        answer = self.ready(answer) if isinstance(answer, Value) else Value("input", ())
-        shape, by_class = self.shapes[answer.source], self.tokens and len(answer.shape) == 2
-        whole = answer.positions is None and answer.shape == (self.num_samples, *shape[by_class:])
+    def network(self, name: str, logits: Any, mask: int | None) -> Network:
+        """Return the network of all layers, with a softmax of the logits."""
+        logits = self.ready(logits) if isinstance(logits, Value) else Value("input", ())
+        shape, by_class = self.shapes[logits.source], self.tokens and len(logits.shape) == 2
+        whole = logits.positions is None and logits.shape == (self.num_samples, *shape[by_class:])
         if not whole or len(shape) != 1 + self.tokens:
             self.refuse(
                 "the answer is no layer's output as it is",
                 "return logits, of shape (samples, classes) or (samples, tokens, vocabulary)",
             )
-        self.add(layers.SoftmaxCrossEntropy, self.unique("softmax"), [answer], shape)
+        self.add(layers.SoftmaxCrossEntropy, self.unique("softmax"), [logits], shape)
         tokens = None
         if self.tokens:
             causal = {layer.causal for layer in self.layers if isinstance(layer, layers.Attention)}

@@ -170,7 +170,7 @@ def chosen_plan(sweep: Sweep, prefix: str | None) -> str:
 
 def write_trace_files(folder: str | os.PathLike, title: str, logs: Sequence[EventLog], shown: int = SHOWN) -> list[str]:
     """Write pictures, losses and traces of a plan's logs; return a sentence for each file and the table of losses.
-    Pictures have so many iterations of each model; the traces as many as `MAX_EXPORTED` events allow. Raises
+    Pictures have `shown` iterations of each model; traces as many as `MAX_EXPORTED` events allow. Raises
     `UsageError`: a file that cannot be written."""
     folder = Path(folder)
     windows = [typical(log, shown) for log in logs]

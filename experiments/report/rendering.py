@@ -97,15 +97,15 @@ def _plain(value: Any) -> Any:
 
 def render_json(report: Report) -> dict[str, Any]:
     """Return facts, warnings, findings, and the rows of all tables by the tables' names."""
-    answer: dict[str, Any] = {**report.facts, "warnings": list(report.warnings), "answers": []}
+    result: dict[str, Any] = {**report.facts, "warnings": list(report.warnings), "answers": []}
     if report.answers.columns:
-        answer["in_short"] = [plain_row(row) for row in report.answers.rows]
+        result["in_short"] = [plain_row(row) for row in report.answers.rows]
     for section in report.sections:
-        answer["answers"] += section.answers
+        result["answers"] += section.answers
         for table in section.tables:
             if table.name != "environment":
-                answer.setdefault(table.name, []).extend(map(plain_row, table.rows))
-    return answer
+                result.setdefault(table.name, []).extend(map(plain_row, table.rows))
+    return result
 
 
 class DrawnFigure(NamedTuple):

@@ -636,15 +636,15 @@ def make_row(kind: type[T], *parts: Any) -> T:
     return row_of({key: value for part in parts for key, value in part.items() if key != "kind"}, kind)
 
 
-def answered(kind: type[T], failure: type[Any], answer: Mapping[str, Any], requested: Mapping[str, Any]) -> T | Any:
-    """Return the row of a kind that a measuring process answered to what it was asked, or the row of its failure."""
-    if "failure" not in answer:
+def answered(kind: type[T], failure: type[Any], reply: Mapping[str, Any], requested: Mapping[str, Any]) -> T | Any:
+    """Return the row of a kind in the reply of a measuring process to a request, or the row of its failure."""
+    if "failure" not in reply:
         try:
             return make_row(
-                kind, answer, {name: requested[name] for name in requested if name in kind.__struct_fields__}
+                kind, reply, {name: requested[name] for name in requested if name in kind.__struct_fields__}
             )
         except ValueError as error:
             tag = kind.__struct_config__.tag
-            answer = {"failure": "crash", "message": f"the measuring process gave no {tag}: {error}"}
+            reply = {"failure": "crash", "message": f"the measuring process gave no {tag}: {error}"}
     known = {name: requested[name] for name in requested if name in failure.__struct_fields__}
-    return failure(**known, reason=answer["failure"], message=answer["message"])
+    return failure(**known, reason=reply["failure"], message=reply["message"])

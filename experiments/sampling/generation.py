@@ -43,7 +43,7 @@ MOST_TIMES = 5  # the planned rounds, where long runs take no longer than short 
 SPIN_S = 1e-3  # duration of the calibration kernel before each turn, all CPUs together
 HANDOVERS, HANDOVER_WINDOWS = 500, 4  # some 0.1 ms each; other programs disturb some windows
 ADDITIONS_S = 4e-5  # duration of the additions that tell a half core, beside the start of two threads; each CPU
-SPUN_CPUS = 4  # at most so many of a contestant's CPUs
+SPUN_CPUS = 4  # of a contestant, at most
 ROOM = 0.8  # part of the free memory that the processes of a group may plan for together
 SPARE = 1.3  # times the planned bytes that a process may take
 LIBRARIES_BYTES = 150 << 20  # Python, NumPy and the package's libraries in a process, generously
@@ -228,7 +228,7 @@ def measure_open_ended(contestants: Sequence[Contestant], seed: str) -> tuple[di
         for member in members:
             member.finish()
     seen = {"handover_s": [seconds for seconds in handovers if seconds], "additions_per_cycle": additions}
-    return {member.name: member.answer for member in members}, seen
+    return {member.name: member.outcome for member in members}, seen
 
 
 def make_groups(sizes: Sequence[int], room: float, reference: int | None) -> list[list[int]]:
@@ -251,24 +251,24 @@ def make_groups(sizes: Sequence[int], room: float, reference: int | None) -> lis
 
 
 class _Member:
-    """A contestant in a group: its process while that lives, its turns, and its answer in the end."""
+    """A contestant in a group: its process while that lives, its turns, and its row or failure in the end."""
 
     def __init__(self, contestant: Contestant, process: Any):
         self.name, self.process, self.alive = contestant.name, process, True
         self.cpus, self.profiled = contestant.job.get("cpus"), contestant.job.get("profile", False)
         self.far_behind, self.wanted = contestant.far_behind, 0  # rounds
         self.turns: dict[str, Any] = {"rounds": [], "short_times_s": [], "long_times_s": []}
-        self.answer: dict[str, Any] = {}
+        self.outcome: dict[str, Any] = {}
 
     def attempt(self, call: Callable[..., dict[str, Any]], *arguments: Any) -> dict[str, Any] | None:
-        """Return what the process answers; where it fails, take it out, with the reason as its answer."""
+        """Return the reply of the process; where it fails, take it out, with the reason as its outcome."""
         if not self.alive:
             return None
         try:
             return call(*arguments)
         except ProcessFailure as failure:
             self.process.close()
-            self.alive, self.answer = False, failure.row
+            self.alive, self.outcome = False, failure.row
         return None
 
     def make_ready(self, generation: Generation) -> None:
@@ -312,8 +312,8 @@ class _Member:
             row = self.attempt(self.process.ask, None) if self.profiled else self.attempt(self.process.end)
             if row is not None and self.profiled:
                 profile = self.attempt(self.process.end)
-                row["profile"] = self.answer if profile is None else profile
-            self.answer = {**row, **self.turns} if row is not None else self.answer
+                row["profile"] = self.outcome if profile is None else profile
+            self.outcome = {**row, **self.turns} if row is not None else self.outcome
 
 
 def _measure_group(
@@ -336,7 +336,7 @@ def _measure_group(
         rounds = _take_rounds(members, random.Random(seed), machine, generation.ends)
         for member in members:
             member.finish()
-    group = MeasuredGroup(rounds, {member.name: member.answer for member in members})
+    group = MeasuredGroup(rounds, {member.name: member.outcome for member in members})
     disturbed = judge_rounds(rounds).disturbed
     for name, turns in group.turns().items():
         step_time_s, fill_time_s = typical_step(turns, disturbed)

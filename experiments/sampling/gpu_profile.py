@@ -229,7 +229,7 @@ def format_profile(row: Mapping[str, Any]) -> str:
 
 
 def profile_network(network: str, options: PlanOptions, model: str, seconds: float) -> dict[str, Any]:
-    """Profile a network under one model of a GPU, for about so many seconds in each part; see `measure_gpu_profile`."""
+    """Profile a network under one model of a GPU, each part for about `seconds`; see `measure_gpu_profile`."""
     (spec,) = check_ours(models_on("gpu", [model], ()))
     plan = {"network": network, **options.as_dict()}
     row = measure_gpu_profile({"model": spec, "threads": 1, "cpus": None, "plan": plan, "seed": 1, "target_s": seconds})

@@ -137,7 +137,7 @@ class Observed:
         return {"timed_wall_s": time.perf_counter(), "timed_cpu_s": cpu_s, "page_faults": page_faults}
 
     def part(self, steps: int) -> dict[str, Any]:
-        """Return the part of the row that says what happened in all turns, of so many steps together."""
+        """Return the part of the row on all turns, of `steps` steps together."""
         return {
             "num_steps": steps,
             "disturbance": self._counts,

@@ -43,7 +43,7 @@ class Effort:
     """How much a process measures, the same for both sides."""
 
     rounds: int = 6  # turns of each side, in pairs
-    # target_s, warmup_s: time of the timed runs and of the warm-up, at least so many steps as they take
+    # target_s, warmup_s: least time of the timed runs and of the warm-up
     target_s: float = 0.12
     warmup_s: float = 0.1
     limit_s: float = TIME_LIMIT_S  # after which the process is stopped

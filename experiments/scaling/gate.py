@@ -138,7 +138,7 @@ def compare_commits(
 
 
 def _judge(claim: str, sides: Sequence[Side], settings: GateSettings) -> dict[str, Any]:
-    """Return the row of a claim about two commits, or of so many about one."""
+    """Return the row of a claim about two commits, or of claims about one that is compared with itself."""
     bench, limits = GateBench(), {"limit": settings.at_most, "budget_s": settings.budget_s}
     if settings.null:
         return run_null(claim, sides[0], number=settings.null, bench=bench, **limits)

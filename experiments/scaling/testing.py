@@ -66,7 +66,7 @@ class ScalingTest:
     xdist : bool
         Whether tests run side by side, so that times mean nothing.
     null : int
-        Above 0: no claim about a ratio is tested, but so many of identical code in place of each.
+        Above 0: each claim about a ratio is replaced by this many claims about identical code.
 
     Attributes
     ----------
@@ -351,7 +351,7 @@ class Claims(Timed):
 
     @without_internals
     def assert_overlap(self, *, at_least: int = 2, threads: int | None = None) -> None:
-        """Claim that so many blocks run at once at some moment, under each of the marker's models that has the threads.
+        """Claim that blocks run at once at some moment, under each of the marker's models that has the threads.
 
         It is read from the event log of a few passes, or of as many as fit into five seconds until that happens; no
         duration is compared. Blocks in Python hold the GIL, so they overlap only where they release it.
@@ -368,7 +368,7 @@ class Claims(Timed):
         AssertionError
             Fewer ran at once; the message names Python functions that hold the GIL.
         UsageError
-            Bad arguments, or no model with so many threads.
+            Bad arguments, or no model that has the threads.
         """
         test, threads = self._test, self._threads(threads)
         if not fits(Number)(at_least) or at_least > threads:

@@ -54,7 +54,7 @@ class MachineModel:
     peak_flops_per_s: Rate = math.nan  # of one thread
     # from memory, by number of threads; empty: unlimited
     bandwidth_bytes_per_s: Mapping[Threads, Rate] = field(default_factory=dict)
-    # work of so many threads at once, in that of one alone; empty: each adds one
+    # work of all threads over that of one alone, by their number; empty: each adds one
     capacity: Mapping[Threads, Rate] = field(default_factory=dict)
     last_level_cache_bytes: Amount = 0.0
     line_s: Seconds = 0.0  # a cache line from one core to another
@@ -71,7 +71,7 @@ class MachineModel:
     barrier_beyond: Literal["counter", "tree"] = "counter"
     # bandwidth of one thread by the NUMA node that it is on, then by that of the memory; empty: one node
     between_nodes: Mapping[Text, Mapping[Text, Rate]] = field(default_factory=dict)
-    # so many threads are on the first node, as many on the next, and after the last node again on the first
+    # threads fill one node after the other, and after the last again the first
     threads_per_node: Threads = MAX_CORES
     # {"interleave", "first_touch", "node0"}; where memory lies if there are several nodes
     memory_policy: Literal[POLICIES] = INTERLEAVE

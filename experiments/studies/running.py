@@ -149,8 +149,8 @@ def _train(
 ) -> Iterator[TrainingRow | TrainingFailureRow]:
     folder.mkdir(parents=True, exist_ok=True)
     job = {"stages": [{**stage.as_dict(), "seeds": 1} for stage in run.stages], "folder": str(folder)}
-    answer = _in_own_process(job, run.stages[0].threads, limit_s, COMMAND)
-    row = answered(TrainingRow, TrainingFailureRow, answer, {"run_id": run.run_id})
+    reply = _in_own_process(job, run.stages[0].threads, limit_s, COMMAND)
+    row = answered(TrainingRow, TrainingFailureRow, reply, {"run_id": run.run_id})
     yield row
     if isinstance(row, TrainingFailureRow):
         said = f"{row.reason}: {row.message}"
@@ -161,8 +161,8 @@ def _train(
 
 
 def _load(job: Mapping[str, Any], limit_s: float) -> Iterator[LoadingRow | LoadingFailureRow]:
-    answer = _in_own_process(job, job["config"]["threads"], limit_s, LOADERS_COMMAND)
-    yield answered(LoadingRow, LoadingFailureRow, answer, job)
+    reply = _in_own_process(job, job["config"]["threads"], limit_s, LOADERS_COMMAND)
+    yield answered(LoadingRow, LoadingFailureRow, reply, job)
 
 
 def _in_own_process(job: Mapping[str, Any], threads: int, limit_s: float, command: Sequence[str]) -> dict[str, Any]:

@@ -77,7 +77,7 @@ def missing_shards(
 
 
 class Answers:
-    """The first answer of each plan and instruction set, which all later ones must equal bit for bit; those of other
+    """The first result of each plan and instruction set, which all later ones must equal bit for bit; those of other
     programs must be near ours, and those of functions within a tolerance, if any."""
 
     def __init__(self, rows: Collection[AnyRow], rtol: float = 0.0):
@@ -90,7 +90,7 @@ class Answers:
             self.checked(row)
 
     def checked(self, row: Any) -> Any:
-        """Return a row, or a failure in its place if it is a sample with another answer than that of the first one."""
+        """Return a row, or a failure in its place if it is a sample with another result than the first one."""
         if isinstance(row, PlanRow):
             self._deterministic[row.plan_id] = row.deterministic
             self._compare[row.plan_id] = first_disagreement if row.options["phase"] == "train" else disagreement
@@ -207,9 +207,9 @@ class Site:
         for config_id in shard.profiles:
             if config_id not in failed:
                 contestant = self._contestant("profile", self._points[config_id])
-                answer = profiles.get(config_id) or self._measure_profile(shard, contestant)
+                reply = profiles.get(config_id) or self._measure_profile(shard, contestant)
                 kind = ProfileRow if contestant.job["model"].model.device == "cpu" else GpuProfileRow
-                yield answered(kind, FailureRow, answer, self._conditions("profile", shard, contestant))
+                yield answered(kind, FailureRow, reply, self._conditions("profile", shard, contestant))
 
     def _contestant(self, kind: str, point: GridPoint, profile: bool = False) -> Contestant:
         """Return the process that measures a point, a sample with its profile or without."""
@@ -275,11 +275,11 @@ class Site:
             rounds = make_row(RoundsRow, msgspec.structs.asdict(result.rounds), shard.identity, about)
             if rounds.order:
                 yield rounds
-            for name, answer in sorted(result.answers.items(), key=lambda one: self._order_of_judging(one[0])):
-                if profile := answer.pop("profile", None):
+            for name, reply in sorted(result.answers.items(), key=lambda one: self._order_of_judging(one[0])):
+                if profile := reply.pop("profile", None):
                     profiles[name] = profile
                 conditions = self._conditions("sample", shard, contestants[name])
-                yield answered(SampleRow, FailureRow, answer, {**conditions, "group": group})
+                yield answered(SampleRow, FailureRow, reply, {**conditions, "group": group})
 
     def _order_of_judging(self, config_id: str) -> tuple[bool, bool, int]:
         """Return a sort key: the configurations first by whose answers those of others are judged."""
@@ -327,7 +327,7 @@ def check_same_answer(sample: SampleRow, first: SampleRow) -> SampleRow | Failur
 def check_near_answer(
     sample: SampleRow, ours: SampleRow, compare: Callable[[Sequence[float], Sequence[float]], str]
 ) -> SampleRow | FailureRow:
-    """Return another program's `sample`, or a failure "answer" that holds it, if its answer is not near ours, which
+    """Return another program's `sample`, or a failure "answer" that holds it, if its result is not near ours, which
     `compare` says.
 
     torch.compile 2.13, for one, sends no gradient through LeNet-5's pooling on a CPU: such a mode is no peer.

@@ -23,7 +23,7 @@ def count_column(name: str, heading: str | None = None) -> Column:
 
 
 def number_column(name: str, heading: str | None = None, digits: int = 2) -> Column:
-    """Return a column of numbers with so many decimals."""
+    """Return a column of numbers with `digits` decimals."""
     return Column(_heading(name, heading), lambda r: number(r[name], digits), True)
 
 

@@ -30,7 +30,7 @@ def plural(count: int, word: str, words: str = "") -> str:
 
 
 def moved_text(moved: Collection[tuple[float, float]], takes: int, count: int) -> str:
-    """Say how many of so many generations are left out: seconds of a hand-over in each place, and the usual ones."""
+    """Say how many of `count` generations are left out; `moved`: seconds of a hand-over in each, and the usual ones."""
     there, usual = (format_time(median(seconds)) for seconds in zip(*moved, strict=True))
     return (
         f"{takes} of {plural(count, 'generation')} found the CPUs elsewhere than the median one did and "
@@ -70,8 +70,7 @@ def interval(low: float, high: float, digits: int = 2, limits: Collection[float]
 
 
 def beside(value: float, digits: int, limits: Collection[float]) -> str:
-    """Format a number with so many decimals, or as many more as show on which side of the limits it lies; six more at
-    most."""
+    """Format a number with `digits` decimals, or up to six more where these show on which side of the limits it lies."""
     for more in range(7):
         text = f"{value:.{digits + more}f}"
         if all((float(text) > limit, float(text) < limit) == (value > limit, value < limit) for limit in limits):

@@ -267,7 +267,7 @@ def _find_idx(folder: Path, stem: str, dimensions: int) -> Path:
 
 
 def read_idx(path: Path | str, dimensions: int) -> np.ndarray:
-    """Read an IDX file of unsigned bytes with so many dimensions, plain or gzip: uint8.
+    """Read an IDX file of unsigned bytes, plain or gzip: uint8.
 
     Raises
     ------

@@ -56,7 +56,7 @@ def synthetic_count(argument: str) -> int:
 
 
 def check_memory(needed: int, what: str, remedy: str, limit: str = "") -> None:
-    """Raise `UsageError` unless so many bytes are within the limit and free, before anything is loaded."""
+    """Raise `UsageError` unless the bytes `needed` are within the limit and free, before anything is loaded."""
     allowed, source = allowed_bytes(*memory_bounds(limit))
     if needed > allowed:
         raise UsageError(f"{what} need {format_bytes(needed)} of memory, {source} {format_bytes(allowed)}; {remedy}")
@@ -116,7 +116,7 @@ class Dataset:
         return network.for_images(self.images.shape[1:], self.num_classes)
 
     def with_channels(self, channels: int) -> Dataset:
-        """Return the data for so many input channels: grey images have one channel if one is asked for."""
+        """Return the data with a network's input channels: grey images have one if one is asked for."""
         if channels != 1 or not self.grey:
             return self
         images = aligned_empty((len(self.images), 1, *self.images.shape[2:]), np.float32)

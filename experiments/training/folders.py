@@ -35,8 +35,8 @@ def load_folder(
     progress: Callable[[int, int], None],
     check: Callable[[Dataset], None],
 ) -> Dataset:
-    """Load a folder with a sub-folder for each class (`kind` "folder"), the images of a table ("csv"), or so many
-    generated photographs ("thumbnails"). Raises `UsageError`: nothing there, a damaged image, splits of different
+    """Load a folder with a sub-folder for each class (`kind` "folder"), the images of a table ("csv"), or generated
+    photographs ("thumbnails"). Raises `UsageError`: nothing there, a damaged image, splits of different
     classes, or more memory or disk than there is."""
     path = home_expanded(argument)
     if kind == "thumbnails":

@@ -40,7 +40,7 @@ typedef struct ProductTask {
 } ProductTask;
 
 /* Memory that will be read soon and is asked for in time: `lines` cache lines, up to two, for each image, row and
- * column of a sum, so many floats apart. No lines: nothing. */
+ * column of a sum; distances in floats. No lines: nothing. */
 typedef struct Request {
     const float *at;
     ptrdiff_t image, row, pixel;

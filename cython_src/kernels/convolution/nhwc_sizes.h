@@ -271,7 +271,7 @@ static inline ptrdiff_t weight_index(const Convolution *c, int inputs)
 typedef struct WeightScratch {
     int copied, inputs;          /* channels that are copied together; all of the piece */
     int joined;                  /* floats of a column where a row of taps is summed as one, else 0 */
-    int calls, rows;             /* products, each of so many rows of sums */
+    int calls, rows;             /* products, and rows of sums of each */
     int chunks;                  /* of 32 output channels */
     int images, height, columns; /* a strip: images, rows of the gradient, columns of the input */
     int step, move;              /* between inputs that are copied, and between those of neighbouring outputs */

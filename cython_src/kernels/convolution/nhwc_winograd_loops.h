@@ -8,7 +8,7 @@
 
 #include <stddef.h>
 
-/* Of a weight gradient: sums[input][output] at each point, of so many tiles' input[tile][input] times
+/* Of a weight gradient: sums[input][output] at each point, over tiles, of input[tile][input] times
  * gradient[panel][tile][output], added to what was there with `add`. Panels have `panel` outputs, and 32 where fewer
  * than that are left; `outputs` is a multiple of 32, `inputs` one of 16. */
 typedef struct WinogradWeightTask {

@@ -56,7 +56,7 @@ static __attribute__((noinline)) void finish_tile(const LinearTask *t, float *su
     EACH_OF_TILE(c_row, store_some(c + p, *v, lanes));
 }
 
-/* How many of so many columns wide panels take. */
+/* Number of columns covered by wide panels. */
 INLINE int wide_columns(int columns, int narrow)
 {
     return WIDE_VECTORS > PANEL_VECTORS && !narrow ? columns / WIDE_COLUMNS * WIDE_COLUMNS : 0;

@@ -25,7 +25,7 @@
 #define LINEAR_GRADIENT_FLOATS(ROWS, OUTPUTS, INPUTS) \
     (LINEAR_PIECE_ROWS(ROWS) * (LINEAR_WIDTH(INPUTS) + LINEAR_MIN(OUTPUTS, LINEAR_OUTPUTS)))
 
-/* Six products of bfloat16: cuts of both factors, three words for two floats, and all sums of so many rows and columns. */
+/* Six products of bfloat16: cuts of both factors, three words for two floats, and all sums of SIX_ROWS x SIX_COLUMNS. */
 #define SIX_TERMS         128
 #define SIX_ROWS          256
 #define SIX_COLUMNS       384

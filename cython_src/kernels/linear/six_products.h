@@ -81,20 +81,20 @@ typedef struct SixTiles {
 
 #define AMX __attribute__((target("amx-tile,amx-bf16")))
 
-/* Has this processor AMX, and does the system let this process use it? Any thread may ask: the answer stays. */
+/* Has this processor AMX, and does the system let this process use it? Any thread may call this: the result is kept. */
 static int amx_usable(void)
 {
     static int known; /* 1: no, 2: yes */
-    int answer = __atomic_load_n(&known, __ATOMIC_RELAXED);
-    if (answer == 0) {
+    int state = __atomic_load_n(&known, __ATOMIC_RELAXED);
+    if (state == 0) {
         unsigned a, b, c, d = 0;
         const unsigned needed = 1u << 22 | 1u << 24; /* AMX-BF16, AMX-TILE */
         const int present = __get_cpuid_count(7, 0, &a, &b, &c, &d) && (d & needed) == needed;
         /* ARCH_REQ_XCOMP_PERM for the tiles */
-        answer = 1 + (present && syscall(SYS_arch_prctl, 0x1023, 18) == 0);
-        __atomic_store_n(&known, answer, __ATOMIC_RELAXED);
+        state = 1 + (present && syscall(SYS_arch_prctl, 0x1023, 18) == 0);
+        __atomic_store_n(&known, state, __ATOMIC_RELAXED);
     }
-    return answer == 2;
+    return state == 2;
 }
 
 static AMX void amx_begin(void)

@@ -3,7 +3,7 @@
  *
  * What differs between instruction sets is said in one way: BY_ISA(generic, neon, avx2, avx512) is one of four tokens,
  * such as the rows of a tile; an ordinary `if` on such a constant leaves out what a set does not need; EACH_TO makes a
- * tile's forms of 1 to so many rows. `#if` stands only around what another compiler target does not know.
+ * tile's forms for each number of rows. `#if` stands only around what another compiler target does not know.
  *
  * Explicit vector types, because auto-vectorised code mixes register widths; plain C otherwise, so that the
  * generic form builds for any processor. */

@@ -135,13 +135,13 @@ def rows_of_bars(axis, names: Sequence[str], label: str) -> None:
 
 
 def value_axis(axis, which: str, scale: str, low: float, high: float, most: int) -> None:
-    """Make an axis of values from `low` to `high`, of a scale of `chart.Panel`, with at most so many ticks."""
+    """Make an axis of values from `low` to `high`, of a scale of `chart.Panel`, with `most` ticks at most."""
     one = getattr(axis, f"{which}axis")
     if scale == "log" or (scale == "ratio" and high / low > FAR):
         pad = max(1.06, (high / low) ** 0.05)  # room for the outermost markers
         low, high = low / pad, high * pad
         ticks = (decimal_ticks if scale == "log" else power_ticks)(low, high)
-        # Every second, third, ... tick, so that there are at most so many; a ratio of 1 stays.
+        # Every second, third, ... tick, so that there are at most `most`; a ratio of 1 stays.
         step = math.ceil(len(ticks) / max(most, 1))
         log2_axis(axis, which, ticks[(ticks.index(1) % step if 1 in ticks else 0) :: step], low, high)
         return

@@ -82,7 +82,7 @@ class Chart:
     marks: Mapping[float, str] = field(default_factory=dict)  # names of places along x
     across: int = 0  # panels beside each other in a double column; 0: all
     height: float = 0.0  # inches of a panel; 0: by its rows
-    widths: Sequence[float] | None = None  # relative widths of panels beside each other, of so many as there are
+    widths: Sequence[float] | None = None  # relative widths of panels side by side
     same_scale: bool = False  # whether all panels have the same axis of values
     # dodged, hollow_unknown: whether models that share a row stand below each other; whether marks without an
     # interval are hollow

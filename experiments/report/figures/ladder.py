@@ -31,7 +31,7 @@ SWITCH = "a switch"
 @kept
 def ladder_rows(sweep: Sweep, plan_id: str) -> list[dict[str, Any]]:
     """Return the rows of `ladder_table`, with simulated_8 and simulated_64: simulated time over that of the better
-    fork-join form on so many threads; NaN for a model that is not simulated, or without the machine's latencies."""
+    fork-join form on 8 and 64 threads; NaN for a model that is not simulated, or without the machine's latencies."""
     if no_ladder(sweep, plan_id):
         return []
     rows = ladder_table(sweep, plan_id).to_dict("records")

@@ -26,7 +26,7 @@ from .axes import rows_of_bars
 from .chart import Chart, Lacking, Panel, drawn, figure, reference_rows
 from .style import COLORS, ModelStyle, in_style, marked, model_styles
 
-MOST_TIMES, LEAST_SHARE = 18, 0.05  # layers of figures: so many at most, each of so much of a step at least
+MOST_TIMES, LEAST_SHARE = 18, 0.05  # layers of a figure: at most, and the least part of a step of each
 FORMS = "osD^vP*X"  # markers of the forms of convolutions
 
 

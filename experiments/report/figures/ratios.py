@@ -30,7 +30,7 @@ MOST_ROWS = 40  # of `forest`
 WIDEST = 1.5  # ratios on the axis of `forest`; what is farther from 1 is an arrow
 LOST = "% of the time lost, beyond the CPU time taken"
 NANOSECOND, MOST_NAMED = 1e-9, 4
-MOST_TURNS, LEAST_GENERATIONS = 6, 2  # panels of `turns`, which needs so many
+MOST_TURNS, LEAST_GENERATIONS = 6, 2  # panels of `turns`, and what it needs
 
 
 @figure(-1, "sweep")

@@ -131,7 +131,7 @@ def model_styles(models: Sequence[ModelSpec]) -> dict[ModelSpec, ModelStyle]:
 
 
 def blank_figure(column: str, tall: float) -> Figure:
-    """Make a figure without panels, so many inches tall."""
+    """Make a figure without panels, `tall` in inches."""
     figure = _Figure(figsize=(COLUMN_WIDTH_IN[column], tall), layout="constrained")
     FigureCanvasAgg(figure)
     return figure
@@ -210,7 +210,7 @@ def write_lines(figure: Figure, lines: Sequence[str], column: str) -> None:
 
 
 def _width_in(lengths: Sequence[int], ncols: int, size: float) -> float:
-    """Return the width of a legend in so many columns, from the lengths of its names."""
+    """Return the width of a legend in inches, from the lengths of its names."""
     return sum(size / 7 * LETTER_IN * max(part) + ENTRY_IN for part in np.array_split(lengths, ncols) if len(part))
 
 

@@ -27,7 +27,7 @@ BUSY, RATIO = "E: share of the time that fork-join's cores are busy", "time of t
 
 
 def points(sweep: Sweep, threads: int = 0) -> pd.DataFrame:
-    """Return the usable rows of `recovered_table` for `taskiter` on so many threads, 0: the most, with a column
+    """Return the usable rows of `recovered_table` for `taskiter` on `threads`, 0: the most, with a column
     network; those without intervals are left out."""
     table = recovered_table(sweep)
     if not len(table):

@@ -42,7 +42,7 @@ def _cheapest(
     totals: tuple[int, int, int], sizes: Iterable[list[int]], number: int, moved: Callable[[int, int, int], float]
 ) -> tuple[int, int, int]:
     """Return the sizes of a block, along each axis one of some, by which a loop moves the fewest bytes: `moved` of the
-    numbers of pieces. There are `number` blocks at least where some sizes give so many."""
+    numbers of pieces. There are at least `number` blocks where some sizes allow it."""
 
     def cost(block: tuple[int, ...]) -> tuple[int, float, int]:
         counts = [math.ceil(total / size) for total, size in zip(totals, block, strict=True)]

@@ -34,7 +34,7 @@ def sample_blocks(low: Lowering) -> list[tuple[int, int]]:
 
 
 def _asked_rows(low: Lowering, length: int) -> int:
-    """Rows of a block as the user cuts them, of maps with so many tokens of a sample."""
+    """Rows of a block as the user cuts them; samples have `length` tokens."""
     cut = low.options.cut
     return min(cut.images or low.batch, low.batch) * min(cut.rows or length, length)
 
@@ -123,6 +123,6 @@ def _wanted(low: Lowering, flops: float) -> int:
 
 
 def _pieces(total: int, number: float, step: int = COLUMNS, least: int = 0) -> list[tuple[int, int]]:
-    """At least so many ranges, unless they were smaller than `least` or `step`; sizes are multiples of `step`."""
+    """At least `number` ranges, unless they were smaller than `least` or `step`; sizes are multiples of `step`."""
     number = math.ceil(total / max(step, least, int(total / max(number, 1) / step) * step))
     return ranges(total, math.ceil(total / number / step) * step)

@@ -51,7 +51,7 @@ def _before(low: Lowering, tensor: str) -> tuple[str, dict[str, int]]:
 
 
 def _six(low: Lowering, inputs: int, outputs: int) -> bool:
-    """Return whether products with so many features are six of bfloat16 each: the kernels' attribute "bf16x6"."""
+    """Return whether a layer's products are six of bfloat16 each: the kernels' attribute "bf16x6"."""
     return low.options.products == "bf16x6" and min(inputs, outputs) >= SIX_LEAST
 
 
