@@ -358,11 +358,6 @@ def repeated(results: Path = RESULTS) -> str:
     return "".join(f"{line}\n" for line in lines)
 
 
-def findings_page(text: str) -> str:
-    """Return the text of docs/findings.md with that table written anew."""
-    return between_marks(text, "repeated", repeated())
-
-
 def with_list(text: str, results: Path = RESULTS) -> str:
     """Return the text of results/README.md with the table of all folders written anew."""
     return between_marks(text, "folders", listed(results))
@@ -419,12 +414,6 @@ def measured(sweep: Sweep) -> str:
 def machine_of(environment: dict) -> str:
     """Return the processor of a run, and whether it is a virtual machine's."""
     return environment["cpu"]["model"] + ", virtual machine" * environment["cpu"]["virtual_machine"]
-
-
-def conditions_of(folder: Path) -> str:
-    """Return what was special about a measurement; empty where nothing was."""
-    conditions = folder / "conditions.txt"
-    return conditions.read_text().strip() if conditions.exists() else ""
 
 
 def study_pages(texts: dict[Path, str]) -> dict[Path, str]:
@@ -504,7 +493,8 @@ def study_results(folder: Path) -> str:
     ]
     commit = environment["build"]["commit"][:12]
     about = f"{machine_of(environment)}, {results.run.created[:10]}, commit {commit}: {', '.join(result)}."
-    text = f"{about} {conditions_of(folder)}".strip()
+    conditions = folder / "conditions.txt"  # what was special about the measurement
+    text = f"{about} {conditions.read_text()}".strip() if conditions.exists() else about
     lines = training_runs(results_of(folder)) if results.is_study else sweep_table(load(folder))
     return "\n".join([*lines, "", text, ""])
 
@@ -625,7 +615,7 @@ def main() -> None:
     POINTS.write_text(gains_text())
     print(*draw_all(IMAGES), sep="\n")
     README.write_text(readme_of(load(published()[README_RESULTS]), README.read_text()))
-    FINDINGS_PAGE.write_text(findings_page(FINDINGS_PAGE.read_text()))
+    FINDINGS_PAGE.write_text(between_marks(FINDINGS_PAGE.read_text(), "repeated", repeated()))
     GALLERY_PAGE.write_text(between_marks(GALLERY_PAGE.read_text(), "figures", gallery()))
     MACHINES_PAGE.write_text(between_marks(MACHINES_PAGE.read_text(), "surveys", machines()))
     for page, text in study_pages({page: page.read_text() for page in STUDIES}).items():

@@ -257,12 +257,9 @@ class Lowering:
 
     def sample_bounds(self, groups: Iterable[tuple[int, int]] | None = None) -> list[dict[str, int]]:
         """Bounds of blocks of samples: of a loop that is cut by samples alone unless they are given."""
-        return [group_bounds(g) for g in (self.layout.sample_blocks(self) if groups is None else groups)]
-
-    def samples_in(self, groups: tuple[int, int]) -> int:
-        """Number of samples in a range of groups."""
-        first, last = self.sample_range(groups)
-        return last - first
+        groups = self.layout.sample_blocks(self) if groups is None else groups
+        # With one lane a group is an image, and some kernels call it so.
+        return [{"g0": first, "g1": last, "n0": first, "n1": last} for first, last in groups]
 
     def sample_range(self, groups: tuple[int, int]) -> tuple[int, int]:
         """First sample of a range of groups and one past its last."""
@@ -330,7 +327,8 @@ class Lowering:
         for number, block in enumerate(bounds if self.batch % self.layout.lanes else ()):
             if "g0" in block:  # lanes of the last group that hold no sample do nothing that counts
                 groups = block["g0"], block["g1"]
-                share = self.samples_in(groups) / (self.layout.lanes * (groups[1] - groups[0]))
+                first, last = self.sample_range(groups)
+                share = (last - first) / (self.layout.lanes * (groups[1] - groups[0]))
                 full = blocks[number]
                 blocks[number] = replace(full, flops=full.flops * share, bytes=full.bytes * share)
         self.builder.loop(name, spec.name, names, blocks, attributes=attributes, layer=layer, phase=phase, chain=chain)
@@ -411,8 +409,3 @@ def phase_of(backward: bool) -> str:
 def repeated(recomputed: bool) -> str:
     """What a unit's loop forward does, for `Lowering.append`: its recomputation belongs to the backward pass."""
     return "recomputed" if recomputed else ""
-
-
-def group_bounds(groups: tuple[int, int]) -> dict[str, int]:
-    """Bounds of a block of samples; with one lane a group is an image, and some kernels call it so."""
-    return {"g0": groups[0], "g1": groups[1], "n0": groups[0], "n1": groups[1]}

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from .state import Lowering
@@ -64,13 +63,8 @@ def gradient_of(low: Lowering, name: str) -> Gradient:
         buffer, partials = partials, ""
     else:
         buffer = low.builder.buffer(f"{name}.gradient_sum", shape, role="gradient", carried=True)
-    low.aliases[f"{name}.grad"] = parameter_view(buffer, shape)
+    low.aliases[f"{name}.grad"] = lambda arrays: arrays[buffer].reshape(shape)
     return Gradient(name, partials, buffer, elements, low.layout.update_blocks(low, shape[0], row))
-
-
-def parameter_view(buffer: str, shape: tuple[int, ...]) -> Callable:
-    """Function of the arrays that gives a buffer in a parameter's shape."""
-    return lambda arrays: arrays[buffer].reshape(shape)
 
 
 def clip(low: Lowering, gradients: list[Gradient]) -> tuple[list[Gradient], str]:

@@ -118,7 +118,7 @@ def _find_runs(buffers: Mapping[str, Buffer], loops: Sequence[BlockLoop], groups
                 run = current[name] = _Run(name, number, number)
                 result.append(run)
             run.last = number
-            run.num_copies = max(run.num_copies, _num_groups(loop.num_blocks, groups))
+            run.num_copies = max(run.num_copies, math.ceil(loop.num_blocks / _rounds(loop.num_blocks, groups)))
             run.boxes.update(boxes[name])
             if name in otherwise:  # other blocks of the same loop touch other parts of it
                 current.pop(name)
@@ -128,10 +128,6 @@ def _find_runs(buffers: Mapping[str, Buffer], loops: Sequence[BlockLoop], groups
 def _rounds(num_blocks: int, groups: int) -> int:
     """Blocks of the longest group, which is the number of loops that a loop is split into."""
     return -(-num_blocks // groups)
-
-
-def _num_groups(num_blocks: int, groups: int) -> int:
-    return -(-num_blocks // _rounds(num_blocks, groups))
 
 
 def _split(loop: BlockLoop, active: Mapping[str, _Run], groups: int) -> list[BlockLoop]:

@@ -111,12 +111,6 @@ def faster_blocks(sweep: Sweep, point: Point, efficiency: float) -> str:
     return f"blocks {1 - own.value:.1%} faster than serial" if own.value < 1 else "not by faster blocks; measure again"
 
 
-def logged_over_timed(sweep: Sweep, point: Point) -> Estimate:
-    """Return the time of a point's runs with the event log on over the time that tables show."""
-    timed_s = sweep.times.time(point).value
-    return estimate(row.pass_time_s / timed_s for row in alike_profiles(sweep, point).values())
-
-
 def busy_by(sweep: Sweep, point: Point, key, profiles: Iterable[ProfileRow]) -> tuple[list[Any], np.ndarray]:
     """Return the seconds in blocks of some profiles of a point by `key` of each loop: keys in plan order, and float64
     of shape (profiles, keys)."""
@@ -208,6 +202,7 @@ def accounting_table(sweep: Sweep) -> pd.DataFrame:
             sweep, point, lambda row, name=name: row.pass_time_s / (getattr(row.floors, name) + _runtime_cost(row))
         )
         measured = sweep.times.time(point).value
+        logged = estimate(row.pass_time_s / measured for row in alike_profiles(sweep, point).values())
         floor_s = measured / (1 + excess.value)
         excess_s = measured - floor_s
         plan = sweep.plans[plan_id]
@@ -217,7 +212,7 @@ def accounting_table(sweep: Sweep) -> pd.DataFrame:
                 **point._asdict(),
                 "profiles": excess.count,
                 "measured_s": measured,
-                **interval_columns("logged", logged_over_timed(sweep, point)),
+                **interval_columns("logged", logged),
                 **interval_columns("inflation", inflation(sweep, point)),
                 "floor": name,
                 "floor_s": floor_s,

@@ -116,10 +116,11 @@ def interference_table(sweep: Sweep) -> pd.DataFrame:
     """Return the loss of each model to competing processes, beyond the CPU time that they take: a row for each model
     and number of hogs whose point was also measured without hogs.
 
-    `interference = [0, 1, 2]` in a configuration measures each point with 0, 1 and 2 competing processes that spin, one on
-    each of the last CPUs. Such a hog takes its share of a CPU, as a rule half, in time slices of milliseconds. The rest
-    is measured with threads that only spin, one on each CPU, beside the same hogs: the capacity. A model that always
-    had a block to run in the CPU time it got would take 1 / capacity times as long; the time beyond that is its loss.
+    `interference = [0, 1, 2]` in a configuration measures each point with 0, 1 and 2 competing processes that spin,
+    each on one of the last CPUs. Such a hog takes its share of a CPU, as a rule half, in time slices of milliseconds.
+    The rest is measured with threads that only spin, one on each CPU, beside the same hogs: the capacity. A model that
+    always had a block to run in the CPU time it got would take 1 / capacity times as long; the time beyond that is its
+    loss.
 
     Columns: plan_id, threads, model, hogs, capacity (NaN where not measured), slowdown, slowdown_low, slowdown_high
     (step time over that without hogs, paired by repetition), loss, loss_low, loss_high (slowdown x capacity - 1),

@@ -92,11 +92,6 @@ def plan_beside(plan_id: str, hogs: int) -> str:
     return f"{plan_id}-{hogs}" if hogs else plan_id
 
 
-def option_defaults() -> dict[str, Any]:
-    """Return every field of `PlanOptions` with its default, in the order in which they are written."""
-    return {field.name: field.default for field in fields(options.PlanOptions)}
-
-
 def is_graph(plan: PlanRow) -> bool:
     """Whether a "plan" row is that of a graph which is no network: it has no parameters."""
     return plan.num_parameters == 0
@@ -134,7 +129,7 @@ def value_text(value: Any) -> str:
 
 def option_texts(record: Mapping[str, Any], axes: tuple[str, ...]) -> list[str]:
     """Return the options that a title names: those that were swept or changed."""
-    defaults = option_defaults()
+    defaults = {field.name: field.default for field in fields(options.PlanOptions)}
     return [
         f"{axis_label(name)} {value_text(value)}"
         for name, value in record.items()

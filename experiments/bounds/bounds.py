@@ -144,11 +144,6 @@ def roofline_floor(loops: Iterable[tuple[float, float]], flops_per_s: float, byt
     return sum(max(least_times(work, flops_per_s, bytes_per_s)) for work in loops)
 
 
-def area_bound(work_s: float, capacity: float) -> float:
-    """Return work / capacity; the capacity of P undisturbed threads is P."""
-    return work_s / capacity
-
-
 def brent_bound(work_s: float, span_s: float, threads: int, capacity: float) -> float:
     """Return work / capacity + span (1 - 1 / threads): what one iteration takes at most if no thread idles while a task
     is ready, and nothing but blocks takes time.
@@ -191,7 +186,7 @@ def predicted_times(
     """Return floors for one number of threads, in seconds per iteration: "area", "forkjoin", "forkjoin_static"; with
     `graph` also "taskgraph" = max(area, span) and "taskiter" = max(area, cycle mean)."""
     capacity = float(threads) if capacity is None else capacity
-    area = area_bound(sum(map(sum, loop_times)), capacity)
+    area = sum(map(sum, loop_times)) / capacity  # the capacity of P undisturbed threads is P
     times = {
         "area": area,
         "forkjoin": fork_join_bound(loop_times, threads, capacity),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import nullcontext
 
 from ...cython_src.errors import UsageError
 from ..results.folder import ResultsWriter
@@ -10,7 +10,7 @@ from ..sweep.comparison import Compared, judge
 from ..sweep.configuration import Configuration
 from ..sweep.status import describe_status, undecided
 from ..tables.progress import say
-from .client import Engine, measure_on, next_shards
+from .client import measure_on, next_shards
 from .dask_engine import DaskEngine
 from .slurm import SlurmEngine, check_program
 
@@ -38,7 +38,12 @@ def measure_by(
 ) -> Compared | None:
     """Measure a sweep by an engine, and say what failed; None: jobs were submitted, and nobody waits for them.
     `command`: the user's, which goes on with the sweep."""
-    with _engine(name, configuration, out_dir, command, detach) as engine:
+    if name == SLURM:
+        check_program("sbatch")  # before there is a folder
+        chosen = nullcontext(SlurmEngine(configuration, out_dir, command, wait=not detach))
+    else:
+        chosen = DaskEngine(name.partition(":")[2], configuration, command)
+    with chosen as engine:
         try:
             results = measure_on(engine, configuration, out_dir, undecided=undecided)
         except KeyboardInterrupt:
@@ -65,12 +70,3 @@ def write_batch(configuration: Configuration, out_dir: str, command: str) -> str
     with ResultsWriter(out_dir) as writer:
         shards = next_shards(configuration, writer.results, undecided, set())
         return f"sbatch {engine.write_script(shards)}/batch.sh" if shards else "nothing is missing"
-
-
-def _engine(
-    name: str, configuration: Configuration, out_dir: str, command: str, detach: bool
-) -> AbstractContextManager[Engine]:
-    if name != SLURM:
-        return DaskEngine(name.partition(":")[2], configuration, command)
-    check_program("sbatch")  # before there is a folder
-    return nullcontext(SlurmEngine(configuration, out_dir, command, wait=not detach))

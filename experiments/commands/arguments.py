@@ -154,17 +154,6 @@ def texts(text: str) -> tuple[str, ...]:
     return parts
 
 
-def numbers(text: str, least: int = 0, most: int = MOST) -> tuple[int, ...]:
-    """Parse whole numbers between commas, each once; a type for argparse."""
-    try:
-        result = tuple(dict.fromkeys(parse_whole(part) for part in text.split(",")))
-    except ValueError:
-        raise ArgumentTypeError(f"takes whole numbers separated by commas, got {text!r}") from None
-    if not least <= min(result) <= max(result) <= most:
-        raise ArgumentTypeError(f"takes whole numbers in [{least}, {most}] separated by commas, got {text!r}")
-    return result
-
-
 def number_from(least: float, kind: type = int, most: float = MOST) -> Callable[[str], Any]:
     """Return a type for argparse: a number in [least, most]."""
 
@@ -182,6 +171,11 @@ def number_from(least: float, kind: type = int, most: float = MOST) -> Callable[
 
 
 thread_count = number_from(1, most=MOST_THREADS)
+
+
+def several_of(kind: Callable[[str], Any]) -> Callable[[str], tuple[Any, ...]]:
+    """Return a type for argparse: values of a type between commas, each once."""
+    return lambda text: tuple(dict.fromkeys(map(kind, text.split(","))))
 
 
 def add_device(parser: ArgumentParser) -> None:
@@ -211,7 +205,7 @@ def add_threads(parser: ArgumentParser) -> None:
     """Add `--threads`: several numbers."""
     parser.add_argument(
         "--threads",
-        type=lambda text: text if text == "cores" else numbers(text, 1, MOST_THREADS),
+        type=lambda text: text if text == "cores" else several_of(thread_count)(text),
         default="cores",
         metavar="N[,N...]",
         help="numbers of threads; default: 1,2,4,... up to the physical cores of this process",

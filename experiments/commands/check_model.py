@@ -7,7 +7,7 @@ from collections import Counter
 
 from ..conformance.conformance import LIMIT_S, THREADS, check_model
 from ..subjects.models import parse_models
-from .arguments import add_json, number_from, numbers, progress_printer, show
+from .arguments import add_json, number_from, progress_printer, several_of, show
 
 DESCRIPTION = (
     "Check that a model, such as a runtime of your own, runs every plan as it must: order on random graphs of every "
@@ -24,7 +24,7 @@ def add_arguments(parser: ArgumentParser) -> None:
     )
     parser.add_argument(
         "--threads",
-        type=numbers,
+        type=several_of(number_from(0)),
         default=THREADS,
         metavar="N[,N...]",
         help=f"numbers of threads; default: {','.join(map(str, THREADS))}",

@@ -40,7 +40,7 @@ def add_arguments(parser: ArgumentParser) -> None:
     shared.add_threads(parser)
     parser.add_argument(
         "--interference",
-        type=lambda text: shared.numbers(text, most=MOST_HOGS),
+        type=shared.several_of(shared.number_from(0, most=MOST_HOGS)),
         default=(0,),
         metavar="K[,K...]",
         help="competing processes, which spin on the same CPUs; default: 0",

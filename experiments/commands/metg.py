@@ -92,11 +92,9 @@ def metg(
     from ..metg.table import as_frame, format_table
 
     folder = Path(out or dated_folder("metg"))
-    of_graph, measuring, plan = (
-        fields_of(record, settings) for record in (TaskBenchOptions, MetgSettings, PlanOptions)
-    )
+    options = (fields_of(record, settings) for record in (TaskBenchOptions, PlanOptions))
     name = network if network is None else named_network(network, folder.parent)
-    graphs = requested_graphs(shared.several(pattern), name, of_graph, plan)
+    graphs = requested_graphs(shared.several(pattern), name, *options)
     chosen = default_models() if models is None else shared.several(models)
     specs = check_ours(parse_models(chosen))
     if on_gpu := ", ".join(str(spec) for spec in specs if spec.is_gpu):
@@ -104,7 +102,7 @@ def metg(
     shown = {"network": name, "models": chosen, "threads": threads, **settings}
     text = command or call_text("metg", {"pattern": pattern, **shown, "out": str(folder)})
     counts = core_counts() if threads == "cores" else check_counts(specs, shared.several(threads))
-    data = measure_metg(graphs, specs, counts, MetgSettings(**measuring), folder, text)
+    data = measure_metg(graphs, specs, counts, MetgSettings(**fields_of(MetgSettings, settings)), folder, text)
     charts = {name: partial(chart, own) for name, own in by_graph(data).items()}
     return Result(f"METG in {folder}", with_texts(as_frame(data)), format_table(data), folder, charts, data)
 

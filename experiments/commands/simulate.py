@@ -9,7 +9,7 @@ from pathlib import Path
 
 from ...cython_src.errors import UsageError
 from ...cython_src.reading import Count
-from .arguments import add_json, number_from, numbers, several, show, texts
+from .arguments import add_json, number_from, several, several_of, show, texts
 from .functions import Result
 
 DESCRIPTION = (
@@ -22,7 +22,7 @@ def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("folder", metavar="DIR", help="results folder of compare, run or trace")
     parser.add_argument(
         "--threads",
-        type=numbers,
+        type=several_of(number_from(0)),
         metavar="N[,N...]",
         help="numbers of threads, up to 1024; default: powers of two up to four times the measured ones",
     )

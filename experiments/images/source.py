@@ -6,7 +6,7 @@ Random changes are a function of seed, image and epoch, whoever loads the image 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -73,10 +73,6 @@ class ImageSource:
         """Write an image to `out`: float32, shape (channels, height, width)."""
         change = self.augmentation.of(number) if self.augmentation else (False, 0, 0)
         put(self.get(number), self.tables, *change, out)
-
-    def augmented(self, augmentation: Augmentation | None) -> ImageSource:
-        """Return a source of the same images with another augmentation."""
-        return replace(self, augmentation=augmentation)
 
 
 def standardising_table(count: int, total: int, squares: int) -> np.ndarray:

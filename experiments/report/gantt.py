@@ -65,11 +65,6 @@ def axis_length_ns(windows: Sequence[LogWindow]) -> int:
     return max(length for length in lengths if length <= LONGEST * lengths[(len(lengths) - 1) // 2])
 
 
-def _height_in(window: LogWindow, column: str) -> float:
-    lanes = window.log.threads
-    return _lane_in(window, column) * lanes + (0.62 if column == "double" else 0.42)
-
-
 def _lane_in(window: LogWindow, column: str) -> float:
     """Return the height of a thread, in inches."""
     most, tallest = (0.24, 6.0) if column == "double" else (0.12, 1.2)
@@ -84,7 +79,8 @@ def draw_gantt(
     check_choice("the column", column, COLUMN_WIDTH_IN)
     plain = bool(names)
     names = names or _names(windows)
-    heights = [_height_in(window, column) for window in windows]
+    beside = 0.62 if column == "double" else 0.42
+    heights = [_lane_in(window, column) * window.log.threads + beside for window in windows]
     with in_style():
         tall = sum(heights) + BESIDE_IN[column]
         figure = blank_figure(column, min(tall, TALLEST_IN) if column == "single" else tall)

@@ -15,7 +15,7 @@ MISSED = 0.05  # of the intervals
 
 
 def run_null(claim: str, side: Side, limit: float, number: int, *, budget_s: float, bench: Bench) -> dict[str, Any]:
-    """Test the claim "a side takes at most `limit` times as long as itself" `number` times; return a row of kind "null".
+    """Test `number` times that a side takes at most `limit` times as long as itself; return a row of kind "null".
 
     A limit below 1, which identical code breaks by right, counts as 1.
 

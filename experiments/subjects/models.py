@@ -16,7 +16,7 @@ from ...cython_src.errors import UsageError, check_choice, did_you_mean, refusal
 from ...cython_src.gpu import device as gpu_device
 from ...cython_src.gpu.launches import FORMS_OF_A_PORT
 from ...cython_src.plan.barriers import BARRIERS
-from ...cython_src.records import Record, about
+from ...cython_src.records import Record, about, fields_of
 from ...forkjoin import models as forkjoin
 from ...tasking import models as tasking
 from ..machine.build_info import BUILD
@@ -305,10 +305,7 @@ def parse_model(text: str) -> ModelSpec:
         if option in given:
             raise UsageError(f"option {option!r} may be given once, got it twice in {text!r}")
         given[option] = replace(model.fields[option], name=f"option {option!r} of model {name!r}").parse(value)
-    options, binding = (
-        record(**{name: value for name, value in given.items() if name in record.__struct_fields__})
-        for record in (model.options, model.binding)
-    )
+    options, binding = (record(**fields_of(record, given)) for record in (model.options, model.binding))
     return ModelSpec(model, options, binding, again)
 
 

@@ -144,7 +144,9 @@ class SweepRunner:
         """Say whether a start goes on with an interrupted session or adds one."""
         if not results.ends_whole:
             count = sum(len(shard.samples) + len(shard.profiles) for shard in missing)
-            left = f"{count} of {self._total()} measurements are missing"
+            measure = self.configuration.measure
+            total = len(self.configuration.points()) * (measure.repeats + measure.profiles)
+            left = f"{count} of {total} measurements are missing"
             return f"continuing session {number} of {self.out_dir}, which was interrupted: {left}"
         last_s = max((row.started for row in results.of(SampleRow)), default=0.0)
         soon = time.time() - last_s < SESSION_PAUSE_S
@@ -155,10 +157,6 @@ class SweepRunner:
     def _end(self, site: Site, results: Results) -> SessionRow:
         measured = (row.repetition + 1 for row in results.rows if isinstance(row, OfShard))
         return SessionRow(node=site.node, generations=max(measured, default=1))
-
-    def _total(self) -> int:
-        measure = self.configuration.measure
-        return len(self.configuration.points()) * (measure.repeats + measure.profiles)
 
     def _missing(self, results: Results) -> list[Shard]:
         """Return what is missing of this session; without a budget, which ends it anyway, of a plan one more generation

@@ -70,7 +70,7 @@ def interval(low: float, high: float, digits: int = 2, limits: Collection[float]
 
 
 def beside(value: float, digits: int, limits: Collection[float]) -> str:
-    """Format a number with `digits` decimals, or up to six more where these show on which side of the limits it lies."""
+    """Format a number with `digits` decimals, or up to six more that show on which side of the limits it lies."""
     for more in range(7):
         text = f"{value:.{digits + more}f}"
         if all((float(text) > limit, float(text) < limit) == (value > limit, value < limit) for limit in limits):

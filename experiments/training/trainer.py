@@ -6,6 +6,7 @@ import hashlib
 import time
 from collections.abc import Sequence
 from contextlib import ExitStack, nullcontext
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -257,7 +258,7 @@ def _source(
     """Return where each step reads its images one by one; None: they are in an array, or there are none."""
     source = data.source if isinstance(data, Dataset) else None
     if config.augmentations and isinstance(data, Dataset):
-        source = (source or ImageSource(data.images.__getitem__)).augmented(augmentation)
+        source = replace(source or ImageSource(data.images.__getitem__), augmentation=augmentation)
     if source is not None and config.spec.is_gpu:
         raise UsageError(
             f"images are read in each step by the processor alone, got model {config.model!r}; use --load memory "

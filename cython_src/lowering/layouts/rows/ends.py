@@ -51,7 +51,8 @@ def loss(low: Lowering, targets: str, head: Layer, phase: str) -> TokenMap:
         shape["ignored"] = 1
     operands = {"logits": source, "targets": targets}
     answers = {"losses": losses, "correct": correct}
-    sums = {"logsumexp": b.buffer("token_logsumexp", (source.rows,), role="temporary")} if _apart(low, phase) else {}
+    apart = phase == "backward" and "loss" not in low.fusion  # the gradient of the logits has a loop of its own
+    sums = {"logsumexp": b.buffer("token_logsumexp", (source.rows,), role="temporary")} if apart else {}
     kernel = "vocabulary_loss" if phase == "backward" and not sums else "vocabulary_evaluate"
     bounds = list(block_bounds(r=row_blocks(low, source)))
     low.loop("softmax", kernel, {**operands, **sums, **answers}, bounds, head.name, phase, **shape)
@@ -62,11 +63,6 @@ def loss(low: Lowering, targets: str, head: Layer, phase: str) -> TokenMap:
     if phase == "backward":
         del low.aliases[low.logits]  # the step leaves the gradient there
     return source
-
-
-def _apart(low: Lowering, phase: str) -> bool:
-    """Return whether the gradient of the logits has a loop of its own."""
-    return phase == "backward" and "loss" not in low.fusion
 
 
 TOKENS = Ends(False, load, logits, loss)
