@@ -172,13 +172,7 @@ def publish(name: str, folder: Path, results: Path = RESULTS) -> Path:
 
 def made_smaller(name: str, folder: Path, samples: str) -> str:
     """Return samples of at most `LARGEST` bytes: as they are, else without what the figures do not need, else with
-    numbers of five digits, else with one profile of each model.
-
-    Raises
-    ------
-    ValueError
-        They stay larger.
-    """
+    numbers of five digits, else with one profile of each model. Raises `ValueError`: they stay larger."""
     if len(samples) <= LARGEST:
         return samples
     whole = drawn_bytes(name, folder, samples)

@@ -257,13 +257,8 @@ TABLES: dict[str, dict[str, Callable[[], str]]] = {
 
 
 def updated(page: str, text: str) -> str:
-    """The text of a page with its tables written anew.
-
-    Raises
-    ------
-    ValueError
-        The page has not the marks of each of its tables once.
-    """
+    """Return the text of a page with its tables written anew. Raises `ValueError`: marks of a table do not stand there
+    once."""
     for mark, table in TABLES[page].items():
         marked = f"<!-- {mark} -->\n{table()}\n<!-- end of {mark} -->"
         text, result = re.subn(

@@ -561,13 +561,8 @@ def check_orders(
 
 
 def span_in_tasks(graph: TaskGraph, num_replays: Number = 1) -> int:
-    """Tasks on the longest path through `num_replays` iterations of a graph; joins count nothing.
-
-    Raises
-    ------
-    UsageError
-        More than one replay of a graph that is not closed.
-    """
+    """Tasks on the longest path through `num_replays` iterations of a graph; joins count nothing. Raises `UsageError`:
+    more than one replay of a graph that is not closed."""
     if num_replays > 1 and not graph.closed:
         raise UsageError(f"a graph that is not closed has 1 iteration, got num_replays={num_replays}; close it")
     arrays = graph.successor_offsets, graph.successor_split, graph.successors

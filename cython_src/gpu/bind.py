@@ -33,7 +33,7 @@ ALIGNMENT = 256
 
 
 def device_storage(device: Device, kind: str) -> Storage:
-    """A storage whose arrays, and those of plans bound to it, the device reaches in a certain way.
+    """A storage whose arrays, also of plans bound to it, the device reaches as `kind` says.
 
     Parameters
     ----------
@@ -578,7 +578,7 @@ class GpuBoundPlan(Shown):
 
     def acquire_all(self, loops: Sequence[int] | None = None, without: Sequence[str] = ()) -> None:
         """Bring everything that some loops use (default: all) to the device, but for the buffers `without`; what they
-        write is out of date on the host from now on. Only what was used elsewhere since the last time is looked at."""
+        write is out of date on the host from now on. Only buffers used elsewhere since are checked."""
         key = None if loops is None else tuple(loops), tuple(without)
         if key not in self._merged:
             merged: dict[str, tuple[bool, bool]] = {}

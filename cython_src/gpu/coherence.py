@@ -34,12 +34,7 @@ class Coherence:
 
     def add(self, name: str, owner: str | None = None, cuts: Sequence[int] = (0, 1)) -> None:
         """A new buffer: shared, or modified at `owner`. A known one keeps its states and gets the cuts it has not.
-
-        Parameters
-        ----------
-        cuts : sequence of int
-            Rows between which pieces lie, from 0 to the number of rows.
-        """
+        `cuts`: rows between which pieces lie, from 0 to the number of rows."""
         if name not in self._cuts:
             state = {place: SHARED if owner is None else MODIFIED if place == owner else INVALID for place in PLACES}
             self._cuts[name] = [cuts[0], cuts[-1]]

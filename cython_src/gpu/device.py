@@ -60,13 +60,8 @@ def shows_gpu() -> bool:
 
 
 def count_gpus() -> int:
-    """GPUs of this machine; makes no context on any.
-
-    Raises
-    ------
-    UsageError
-        No GPU; or one that cannot be used, without CuPy or a driver.
-    """
+    """GPUs of this machine; makes no context on any. Raises `UsageError`: no GPU; or one that cannot be used, without
+    CuPy or a driver."""
     try:
         import cupy
     except ImportError as error:
@@ -87,19 +82,14 @@ def count_gpus() -> int:
 
 @cache
 def default_gpu() -> Device:
-    """The process's GPU, the first one: plans that share memory must be on the same device.
-
-    Raises
-    ------
-    UsageError
-        What `count_gpus` refuses.
-    """
+    """The process's GPU, the first one: plans that share memory must be on the same device. Raises `UsageError`: what
+    `count_gpus` refuses."""
     count_gpus()
     return Device()
 
 
 def borrow_streams(device, owner: object, count: int) -> list:
-    """Streams that nobody else uses meanwhile; they are given back with their owner, and lent again."""
+    """Streams for one owner at a time; they are returned with it, and lent again."""
     streams = [device.spare_streams.pop() if device.spare_streams else device.stream() for _ in range(count)]
     weakref.finalize(owner, device.spare_streams.extend, streams).atexit = False
     return streams
@@ -165,7 +155,7 @@ class Device:
             self.costs_s["compilation"] = self.costs_s.get("compilation", 0.0) + time.perf_counter() - start
 
     def free_bytes(self) -> int:
-        """Bytes of device memory that nobody uses now."""
+        """Free bytes of device memory."""
         return self._runtime.memGetInfo()[0]
 
     def clock_hz(self) -> float | None:

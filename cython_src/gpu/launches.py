@@ -90,13 +90,8 @@ WRITTEN: dict[str, Callable[[], list[str]]] = {
 
 @cache
 def source(*files: str, products: str = "") -> str:
-    """Some of `SOURCE_FILES` as one translation unit, in which each file that they include stands once.
-
-    Parameters
-    ----------
-    products : str, optional
-        A key of `ARITHMETIC`; else products are of float32.
-    """
+    """Some of `SOURCE_FILES` as one translation unit, in which each file that they include stands once. `products`: a
+    key of `ARITHMETIC`; else they are of float32."""
     lines = [f"#define TF32_PRODUCTS {ARITHMETIC[products]}"] if products else []
     done: set[str] = set()
 

@@ -184,7 +184,7 @@ def replica(plan: Plan, durations: np.ndarray, work: float) -> Plan:
 def _plan(
     name: str, buffers: Iterable[Buffer], loops: list[BlockLoop], table: AccessTable, attributes: dict[str, Any]
 ) -> Plan:
-    """Return a plan whose accesses are there already: `PlanBuilder` would take too long to find those of a million."""
+    """Return a plan with computed accesses: `PlanBuilder` would take too long to find those of a million tasks."""
     named = MappingProxyType({buffer.name: buffer for buffer in buffers})
     return Plan(name, named, tuple(loops), table, attributes=attributes)
 

@@ -187,8 +187,8 @@ def own_plan(name: Any) -> Plan | None:
 
 
 def default_batch(*networks: str | Network, images: int | None = None) -> int:
-    """Return the samples of a step of all of some networks where the user does not say how many; `images`: of networks
-    of images, if not those of `PlanOptions`. Raise `UsageError` for networks of images beside networks of tokens."""
+    """Return the default batch of networks; `images`: that of networks of images, if not `PlanOptions`' own. Raise
+    `UsageError` for networks of images beside networks of tokens."""
     if all(own_plan(n) is not None for n in networks):
         return 1
     specs = [get_network(network) if isinstance(network, str) else network for network in networks]

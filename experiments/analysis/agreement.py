@@ -37,8 +37,8 @@ def disagreement(first: Sequence[float], second: Sequence[float]) -> str:
 
 
 def unlike(first: Sequence[float], second: Sequence[float], rtol: float) -> str:
-    """Say how the numbers that a function returned differ from those of the first one by more than a share of their
-    largest; empty if they do not."""
+    """Say how a function's numbers differ from the first one's by more than a share of their largest; empty if they do
+    not."""
     if len(first) != len(second) or not first or first[0] != second[0]:
         return "has another number of values, or some that are not finite"
     scale, error = max(map(abs, first[1:])), max(abs(a - b) for a, b in zip(first, second, strict=True))

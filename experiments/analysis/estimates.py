@@ -114,12 +114,7 @@ NOTHING = Estimate(math.nan, math.nan, math.nan, 0)
 
 def half_width(differences: np.ndarray, least: int = MIN_GENERATIONS, prior: float = PRIOR) -> float:
     """Return the half-width of the interval of a mean, valid at all looks together; infinite for few values.
-
-    Parameters
-    ----------
-    differences : float, shape (n,)
-        One from each generation, or session, in logarithms.
-    """
+    `differences`: one from each generation, or session, in logarithms."""
     n = len(differences)
     return math.inf if n < least else float(np.std(differences)) * boundary(n, prior)
 

@@ -71,15 +71,9 @@ def load(out_dir: str | os.PathLike) -> Sweep:
 
 
 def sweep_from_rows(rows: Sequence[Row], partial: str = "") -> Sweep:
-    """Check rows and put them in order.
-
-    Raises
-    ------
-    UsageError
-        No run row; samples of several environments, of nodes that may not be pooled, or
-        of several instruction sets of the CPU; other weights than the rest of a plan on its device; devices whose
-        losses differ by more than rounding; a row of an unknown plan.
-    """
+    """Check rows and put them in order. Raises `UsageError`: no run row; samples of several environments, of nodes that
+    may not be pooled, or of several instruction sets of the CPU; other weights than the rest of a plan on its device;
+    devices whose losses differ by more than rounding; a row of an unknown plan."""
     by_kind: dict[type, list[Any]] = {kind: [] for kind in KINDS.values()}
     rows, session_of = separate_sessions(rows)
     for row in _separate_interference(rows):

@@ -42,8 +42,7 @@ AGAIN_LABEL = "again (A/A)"  # of a model's second contestant
 
 @contextmanager
 def called(names: Mapping[str, str], models: Iterable[ModelSpec]) -> Iterator[list[ModelSpec]]:
-    """Yield those of some models whose texts are given, which have names of one's own ("": theirs), and this order, in
-    what is written and drawn inside."""
+    """Yield the named models, displayed inside under the given labels ("": their own) and in this order."""
     by_text = {str(model): model for model in models}
     for text in names:
         check_choice("a model of the figure", text, by_text)
@@ -166,8 +165,8 @@ def folder_name(plan: PlanRow) -> str:
 
 
 def problem_text(record: Mapping[str, Any], axes: tuple[str, ...], besides: str = "") -> str:
-    """Return the readable name of a problem; options are named where they are an axis or were changed, but for the one
-    that is told `besides`."""
+    """Return the readable name of a problem; options are named where they are an axis or were changed, except the
+    option `besides`."""
     hogs = record[INTERFERENCE]
     step = {"batch": f"batch {record['batch']}", "phase": str(record["phase"])} if record["phase"] else {}
     network = str(record[NETWORK])  # several of one's own may have one name

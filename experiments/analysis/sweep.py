@@ -206,8 +206,7 @@ class Sweep:
         return sorted({*(threads for _, threads in self.points_of(plan_id)), *self.config.get("threads", ())})
 
     def problem_name(self, plan_id: str, besides: str = "") -> str:
-        """Return the readable name of a plan's problem: all but its granularity, and but for an option that is told
-        `besides`."""
+        """Return the readable name of a plan's problem: all but its granularity and the option `besides`."""
         return problem_text(self.named[plan_id], self.axes, besides)
 
     def with_turns(self, turns: Mapping[Point, Mapping[Turn, float]]) -> Sweep:

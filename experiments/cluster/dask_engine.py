@@ -230,7 +230,7 @@ class DaskEngine:
 
 
 def _check_listens(address: str) -> None:
-    """Raise `ValueError` or `OSError` unless somebody listens there: Dask tries a wrong name for long."""
+    """Raise `ValueError` or `OSError` unless a scheduler listens there: Dask tries a wrong name for long."""
     where = address.rpartition("://")[2].partition("/")[0]
     host, _, port = where.rpartition(":")
     if not host or not port.isdigit() or int(port) >= 1 << 16:

@@ -76,7 +76,7 @@ def measure_shard(job: Mapping[str, Any], limit_s: float, command: Sequence[str]
 
 
 def end_shards() -> None:
-    """End the children; run on the worker when nobody waits for their rows any more."""
+    """End the children; run on the worker when their rows are no longer wanted."""
     for process in [*_measuring]:
         process.kill()
 

@@ -18,7 +18,7 @@ SLURM = "slurm"
 
 
 def check_engine(name: str, configuration: Configuration, trace: bool) -> None:
-    """Raise `UsageError` for an engine that there is not, and for what engines do not do."""
+    """Raise `UsageError` for an unknown engine, and for settings that engines do not support."""
     kind, _, address = name.partition(":")
     if name != SLURM and not (kind == "dask" and address):
         raise UsageError(f"--on must be slurm or dask:ADDRESS, such as dask:tcp://10.0.0.1:8786, got {name!r}")
@@ -36,8 +36,8 @@ def check_engine(name: str, configuration: Configuration, trace: bool) -> None:
 def measure_by(
     name: str, configuration: Configuration, out_dir: str, command: str, *, detach: bool = False
 ) -> Compared | None:
-    """Measure a sweep by an engine, and say what failed; None: jobs were submitted, and nobody waits for them.
-    `command`: the user's, which goes on with the sweep."""
+    """Measure a sweep by an engine, and say what failed; None: jobs were submitted and go on by themselves. `command`:
+    the user's, which continues the sweep."""
     if name == SLURM:
         check_program("sbatch")  # before there is a folder
         chosen = nullcontext(SlurmEngine(configuration, out_dir, command, wait=not detach))

@@ -211,7 +211,7 @@ def describe_jobs(out_dir: Path | str) -> dict[str, Any] | None:
 
 
 def jobs_text(result: Mapping[str, Any] | None) -> list[str]:
-    """Return lines for people about what `describe_jobs` has found."""
+    """Return the result of `describe_jobs` as lines of text."""
     if result is None:
         return []
     text = ", ".join(f"{result[kind]} {kind}" for kind in ("running", "queued", "lost"))

@@ -28,17 +28,8 @@ NETWORKS = (
 def add_plan_options(
     parser: ArgumentParser, *, network: bool = True, axes: bool = False, batch: int = PlanOptions().batch
 ) -> None:
-    """Add a flag for each field of `PlanOptions`; `plan_options` reads them where each has one value.
-
-    Parameters
-    ----------
-    network : bool
-        Add `--network` too, which has a default.
-    axes : bool
-        Each flag takes several values.
-    batch : int
-        Default, of networks of images.
-    """
+    """Add a flag for each field of `PlanOptions`; `plan_options` reads them where each has one value. `network`: add
+    `--network` too, which has a default; `axes`: each flag takes several values; `batch`: default for images."""
     if network:
         form = {"default": (NETWORK,), "type": texts, "metavar": "N[,N...]"} if axes else {"default": NETWORK}
         parser.add_argument("--network", help=f"{NETWORKS}; default: {NETWORK}", **{"metavar": "N", **form})
@@ -126,7 +117,7 @@ def given_options(arguments: Namespace) -> dict[str, Any]:
 
 
 def check_effects(options: Mapping[str, Any], networks: Sequence[str]) -> None:
-    """Raise `UsageError` for an option that changes no plan of those that are asked for."""
+    """Raise `UsageError` for an option that changes none of the requested plans."""
     optimizers = several(options.get("optimizer", PlanOptions().optimizer))
     for option, tokens in (("sequence", True), ("conv", False), ("algorithms", False)):
         if option in options and not any(bool(get_network(name).tokens) == tokens for name in networks):

@@ -95,16 +95,8 @@ def calls_of(given: Mapping[str, Any]) -> tuple[ModelSpec, ...]:
 
 
 def comparison_of(given: Mapping[str, Any], folder: Path) -> Configuration:
-    """Return the `Configuration` of a comparison.
-
-    Parameters
-    ----------
-    given : mapping
-        Arguments by the names of those of `forktask.compare`: models, threads, functions, programs, and what else was
-        given; and the device.
-    folder : Path
-        Where a network that is an object is written.
-    """
+    """Return the `Configuration` of a comparison. `given`: arguments of `forktask.compare` by name, at least models,
+    threads, functions and programs, and the device; `folder`: where a network that is an object is written."""
     device, threads = given.get("device"), given["threads"]
     specs = calls_of(given) or models_on(device, shared.several(given["models"]), DEFAULT_MODELS)
     if SERIAL not in specs and any(spec.is_gpu for spec in specs):

@@ -164,7 +164,7 @@ def _was_interrupted(error: BaseException | None) -> bool:
 
 
 def _say(message: str, code: int = USAGE_EXIT) -> int:
-    """Return the code, whether or not somebody can still read the message."""
+    """Return the code, even if the message can no longer be written."""
     with suppress(OSError):
         print(f"forktask: {message}", file=sys.stderr)
     return code

@@ -82,7 +82,7 @@ def measure_and_report(configuration, arguments: Namespace) -> int:
 
 
 def report_on(compared, configuration, out_dir: str, arguments: Namespace) -> int:
-    """Print and draw what a sweep has found. Exit code 1: some figure is missing or wrong."""
+    """Print and draw the results of a sweep. Exit code 1: some figure is missing or wrong."""
     from ..report.files import report_folder
     from ..subjects.models import describe_gpu_convolutions
 

@@ -197,13 +197,7 @@ def write_events(path: str | os.PathLike, log: EventLog) -> Path:
 
 
 def read_events(path: str | os.PathLike) -> EventLog:
-    """Read a log.
-
-    Raises
-    ------
-    UsageError
-        No such file, a damaged one, or no event log.
-    """
+    """Read a log. Raises `UsageError`: no such file, a damaged one, or no event log."""
     title, remedy = "event log of forktask trace", "measure again"
     arrays = read_arrays(path, title, remedy)
     with decoding(path, title, remedy):

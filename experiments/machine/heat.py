@@ -37,7 +37,8 @@ def read_clocks_hz(cpus: Iterable[int], root="/") -> dict[str, float]:
 
 
 def count_throttles(root="/") -> int | None:
-    """Return how often heat has throttled the CPUs so far, summed over CPUs and packages; None where nobody counts."""
+    """Return how often heat has throttled the CPUs so far, summed over CPUs and packages; None where nothing counts
+    them."""
     files = Path(root, "sys/devices/system/cpu").glob("cpu[0-9]*/thermal_throttle/*_throttle_count")
     counts = [count for count in map(read_int, files) if count is not None]
     return sum(counts) if counts else None

@@ -45,7 +45,7 @@ def format_page(result: dict) -> str:
 
 
 def machine_topics(result: dict) -> dict[str, str]:
-    """Return what `describe_machine` found, in words, by topic."""
+    """Return the result of `describe_machine` in words, by topic."""
     environment, machine = result["environment"], result["machine"]
     return {**_hardware(environment, result["gpus"]), **_measured(environment, machine), **_software(environment)}
 

@@ -47,13 +47,8 @@ def memory_nodes(root="/", cpus=None) -> list[int]:
 
 def set_memory_policy(policy: str, nodes: Sequence[int]) -> str:
     """Place the pages that this thread, and those that it starts, touch first: on `nodes` page by page, on the node of
-    the thread, or on the first of `nodes` as long as it has some free.
-
-    Returns
-    -------
-    str
-        Why the kernel refuses it, or an empty text.
-    """
+    the thread, or on the first of `nodes` as long as it has some free. Return why the kernel refuses it, or an empty
+    text."""
     if len(nodes) < 2:
         return ""
     number = SET_MEMPOLICY.get(platform.machine())
@@ -146,7 +141,7 @@ def remote_share(plan: Plan, arrays: Mapping[str, np.ndarray], cpus: Sequence[in
 
 
 def own_bytes_by_node(root="/") -> dict[str, int]:
-    """Return how many bytes of this process's memory, but for that of files, lie on each node; empty where the kernel
+    """Return how many bytes of this process's memory, except that of files, lie on each node; empty where the kernel
     does not say."""
     result: Counter[int] = Counter()
     for line in (read_text(Path(root, "proc/self/numa_maps")) or "").splitlines():

@@ -70,7 +70,7 @@ class Placement(Record, frozen=True):
 
 
 def check_placement(places: str, bind: str) -> None:
-    """Raise `UsageError` for places that there are not, and for places of threads that are not pinned."""
+    """Raise `UsageError` for places that this machine lacks, and for places of threads that are not pinned."""
     check_places(places)
     if bind == "none" and places != "cores":
         raise UsageError(f"places are for threads that are pinned, got {places} with bind=none; bind close or spread")

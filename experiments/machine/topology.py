@@ -73,7 +73,7 @@ def available_cpus() -> list[int]:
 
 
 def core_counts(cpus=None, *, siblings: bool = False, root="/") -> tuple[int, ...]:
-    """Return 1, 2, 4, ... and the number of physical cores of some CPUs, or of those that this process may use.
+    """Return 1, 2, 4, ... and the number of physical cores of CPUs, by default of this process's.
 
     With `siblings` the number of the CPUs comes last where some share a core.
     """
@@ -180,7 +180,7 @@ def check_places(places: str) -> str:
 def cpu_order(
     n: int, cpus=None, *, root="/", places: str = "cores", bind: str = "close", oversubscribe: bool = False
 ) -> list[int]:
-    """Return logical CPUs for `n` workers, of some or of those that this process may use; see `placement_order`. Raises
+    """Return logical CPUs for `n` workers, by default of this process's CPUs; see `placement_order`. Raises
     `UsageError`: `n` is not positive, or exceeds the CPUs without `oversubscribe`; places that there are not."""
     cpus = available_cpus() if cpus is None else sorted(set(cpus))
     whose = "this process may use"

@@ -27,7 +27,7 @@ POOL_SIZE = "NPROC"  # variable with their number; else as many as the process h
 
 
 class JaxExecutor(BaseExecutor):
-    """JAX's training step, or its inference, in place of the plan's blocks. Raises `UsageError`: a plan of no network;
+    """JAX's training step, or its inference, instead of the plan's blocks. Raises `UsageError`: a plan of no network;
     `MachineError`: JAX has started with other threads, or for another device than the CPU."""
 
     about = JAX
@@ -67,7 +67,7 @@ class JaxExecutor(BaseExecutor):
 
     @contextmanager
     def _on_cpus(self) -> Iterator[None]:
-        """Let this thread, which computes too, and those that it starts use as many CPUs as there are threads."""
+        """Let this thread, which computes too, and the threads that it starts use one CPU each."""
         before = os.sched_getaffinity(0)
         os.sched_setaffinity(0, self._cpus)
         try:

@@ -160,7 +160,7 @@ def is_trained(name: str, attributes: Mapping[str, Any]) -> bool:
 
 
 class TorchExecutor(BaseExecutor):
-    """PyTorch's training step, or its inference, in place of the plan's blocks. Raises `UsageError`: a plan of no
+    """PyTorch's training step, or its inference, instead of the plan's blocks. Raises `UsageError`: a plan of no
     network, a mode without a meaning for it, or a GPU that PyTorch does not see."""
 
     about = TORCH

@@ -91,7 +91,7 @@ def check_plans(requested: Iterable[tuple[Mapping[str, Any], Contestants]], want
 
 
 def check_together(plans: Iterable[Mapping[str, Any]], contestants: Contestants, wanted: bool = True) -> str:
-    """Check plans that one measurement runs, as `check_plans` does, and return the least that was found of any."""
+    """Check the plans of one measurement, as `check_plans` does, and return the worst outcome."""
     return max(check_plans([(plan, contestants) for plan in plans], wanted), key=OUTCOMES.index)
 
 

@@ -86,7 +86,7 @@ COUNTERS = (
 
 
 def block_counter_columns(what: str, rows: Sequence[Mapping[str, Any]]) -> tuple[Column, ...]:
-    """Return the columns of counts in blocks, by kernel or by thread; events are those that the rows have."""
+    """Return the columns of counts in blocks, by kernel or by thread, for the events that the rows have."""
     events = [name for name in (rows[0] if rows else ()) if name not in ("model", "threads", what, "per_cycle")]
     return (
         *POINT,

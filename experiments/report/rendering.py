@@ -130,7 +130,7 @@ class DrawnFigure(NamedTuple):
 
     @property
     def title(self) -> str:
-        """What a reader who does not see the figure is told."""
+        """Description of the figure for readers who cannot see it."""
         return f"{self.name.replace('_', ' ')}: {self.caption.partition('. ')[0].removesuffix('.')}"
 
     @property

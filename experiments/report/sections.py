@@ -114,7 +114,7 @@ class Report:
 
 
 def facts_of(run: RunRow, title: str, **facts: Any) -> dict[str, Any]:
-    """Return the facts of a report, with those of the run."""
+    """Return the facts of a report and of its run."""
     about = {"title": title, "created": run.created, "forktask": run.environment.get("forktask", "")}
     node, cpu = (run.environment.get(name) or {} for name in ("node", "cpu"))
     about |= {"processor": cpu.get("model", ""), "host": node.get("host", "")}
@@ -323,7 +323,7 @@ def _comparisons(sweep: Sweep) -> Iterator[Section]:
 
 
 def _varying(table_columns: Sequence[Column], rows: Sequence[Mapping[str, Any]]) -> list[Column]:
-    """Return the columns without those that hold the same plan, problem or granularity in every row."""
+    """Return the columns except plan, problem or granularity where these are the same in every row."""
     constant = {c.heading for c in table_columns if len({c.text(r) for r in rows}) < 2}
     return [c for c in table_columns if c.heading not in constant & {"plan", "problem", "granularity"}]
 

@@ -22,14 +22,8 @@ WRONG = 0.05  # of decided answers, at most: intervals of 95 %
 
 @kept
 def answers(sweep: Sweep) -> list[dict[str, Any]]:
-    """Return the rows of the table of answers, plan by plan in the order of the sweep.
-
-    Returns
-    -------
-    list of dict
-        plan, question, label, against ("forkjoin", which figure `forest` shows, or none), and the columns of
-        `ratio_rows`.
-    """
+    """Return the rows of the table of answers, plan by plan in the order of the sweep: plan, question, label, against
+    ("forkjoin", which figure `forest` shows, or none), and the columns of `ratio_rows`."""
     return [row for plan_id in sweep.plan_ids() for row in _of_plan(sweep, plan_id)]
 
 

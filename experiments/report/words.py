@@ -41,8 +41,8 @@ def _span(counts: Iterable[int]) -> str:
 
 
 def order_note(sweep: Sweep, plan_id: str) -> str:
-    """Say that fork-join loses by the loops of a graph of one's own, which arrays, the order of recording and the
-    regions' conflicts left, if even its bound is far above that of tasks; else nothing."""
+    """Warn that a user graph's recorded loops cost fork-join more than its dependences require, if even its bound is
+    far above that of tasks; else nothing."""
     plan, table = sweep.plans[plan_id], bound_table(sweep)
     if not is_graph(plan) or not len(table):
         return ""

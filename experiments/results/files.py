@@ -44,9 +44,9 @@ class NoRoom(UsageError):
 
 
 def cache_folder(name: str) -> Path:
-    """Return a folder below the user's cache folder; nobody has made it yet. A user without a home, as containers have
-    them, has it in the temporary folder. Raises `UsageError`: the one in the temporary folder belongs to somebody else,
-    who could leave anything there."""
+    """Return a folder below the user's cache folder, which need not exist yet. A user without a home, as containers
+    have them, has it in the temporary folder. Raises `UsageError`: the one in the temporary folder belongs to somebody
+    else, who could leave anything there."""
     if not os.environ.get("XDG_CACHE_HOME") and os.path.expanduser("~") == "~":
         temporary = Path(tempfile.gettempdir(), f"forktask-{os.getuid()}")
         if temporary.exists() and temporary.stat().st_uid != os.getuid():
@@ -65,7 +65,7 @@ def read_cached(name: str, file: str, kind: Any, otherwise: Any) -> Any:
 
 
 def keep_cached(name: str, file: str, value: Any) -> None:
-    """Keep a value as JSON in `cache_folder(name)`; where that cannot be written, it has to be found again."""
+    """Keep a value as JSON in `cache_folder(name)`; where that cannot be written, it is computed again next time."""
     with suppress(OSError, UsageError):
         cache_folder(name).mkdir(parents=True, exist_ok=True)
         write_atomically(cache_folder(name) / file, msgspec.json.encode(value))

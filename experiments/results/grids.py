@@ -61,7 +61,7 @@ def read_grid(path: Path | str, *kinds: str) -> tuple[dict[str, Any], str]:
 
 
 def small_form(title: str, how_to_read: str, changed: Mapping[str, tuple[Sequence, Sequence]], *more: str) -> dict:
-    """Return the fields by which a small form says what it has in place of what: title, how_to_read and left_out.
+    """Return the fields by which a small form names its changes: title, how_to_read and left_out.
 
     `changed`: key of the grid -> its values before and now; `more`: what else is small.
     """

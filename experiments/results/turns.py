@@ -247,8 +247,8 @@ def quiet_turns(turns: Turns | SampleRow, disturbed: Set[int]) -> dict[int, floa
 
 
 def separate_sessions(rows: Sequence[Row]) -> tuple[Sequence[Row], dict[int, int]]:
-    """Number generations anew, so that equal numbers are of one session of one node, and only what one session measured
-    is compared; of pooled nodes a node's k-th generation of a plan with its k-th one of another plan.
+    """Renumber generations, so that equal numbers are of one session of one node, and only times of one session are
+    compared; of pooled nodes a node's k-th generation of a plan with its k-th one of another plan.
 
     A session is what a node measured from one start of a command to its end. A start that follows the last process
     before it within `SESSION_PAUSE_S` goes on with the session before.

@@ -46,7 +46,7 @@ WAIT_POLICIES = ("auto", "active", "passive")
 def sample_environment(
     threads: int, hogs: int, cores: int, wait_policy: str = "auto", is_call: bool = False
 ) -> dict[str, str]:
-    """Return the environment variables that a measuring process gets in place of all of OpenMP's and BLAS's own.
+    """Return the environment variables of a measuring process, which replace all of OpenMP's and BLAS's own.
 
     They are the same for every model: BLAS runs on one thread inside blocks, the OpenMP team has its size, the OpenMP
     runtime binds nothing (executors pin their threads alike), and idle threads spin or sleep as OMP_WAIT_POLICY says,

@@ -41,13 +41,8 @@ def phase_walls(events: np.ndarray, plan, num_passes: int) -> dict[str, float]:
 
 
 def phases_beside(events: np.ndarray, plan, num_passes: int) -> dict[str, dict[str, float]]:
-    """Return how long blocks of one phase ran while another phase had a running block, mean over passes.
-
-    Returns
-    -------
-    dict
-        {phase: {other phase: busy seconds of the first}}; pairs that never met are left out.
-    """
+    """Return how long blocks of one phase ran while another phase had a running block, mean over passes: {phase: {other
+    phase: busy seconds of the first}}, without pairs that never met."""
     phase = np.array([loop.phase for loop in plan.loops])[plan.task_loop[events["task"]]]
     begin = events["start_ns"].min()
     start, stop = events["start_ns"] - begin, events["stop_ns"] - begin

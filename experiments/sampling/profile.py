@@ -83,7 +83,7 @@ def measure_runtime_cost(job: Mapping[str, Any], plan) -> float:
 
 
 def count_blocks(job: Mapping[str, Any], bound, passes: int) -> dict[str, Any]:
-    """Count events in blocks, in a run of its own, whose time nobody reads.
+    """Count events in blocks, in a run of its own that is not timed.
 
     Returns
     -------

@@ -229,7 +229,7 @@ def ratio_of(quiet: QuietTimes, takes: Sequence[Take] = ()) -> Estimate:
 
 
 def _reason(result: ClockResult) -> str:
-    """Why a test found no end, and what would help."""
+    """Why a test is inconclusive, and what would help."""
     ratio = result.ratio
     if not ratio.count and result.takes:
         return (

@@ -232,13 +232,7 @@ def _said(value: float | None) -> str:
 
 
 class Baselines:
-    """The baseline files of a test session, read once and written at its end.
-
-    Parameters
-    ----------
-    update : bool
-        Whether entries may be replaced.
-    """
+    """The baseline files of a test session, read once and written at its end. `update`: entries may be replaced."""
 
     def __init__(self, update: bool):
         self.update = update

@@ -17,13 +17,8 @@ MISSED = 0.05  # of the intervals
 def run_null(claim: str, side: Side, limit: float, number: int, *, budget_s: float, bench: Bench) -> dict[str, Any]:
     """Test `number` times that a side takes at most `limit` times as long as itself; return a row of kind "null".
 
-    A limit below 1, which identical code breaks by right, counts as 1.
-
-    Raises
-    ------
-    UsageError, SampleError
-        As for `run_clock_test`.
-    """
+    A limit below 1, which identical code breaks by right, counts as 1. Raises `UsageError`, `SampleError`: as for
+    `run_clock_test`."""
     limit, start, verdicts = max(limit, 1.0), bench.now(), []
     for done in range(1, number + 1):
         verdicts.append(clock.run_clock_test(claim, (side, side), limit, budget_s=budget_s, bench=bench).verdict)

@@ -126,11 +126,11 @@ def scaling(request):
 
 
 class InconclusiveWarning(UserWarning):
-    """A claim about times found no end within the budget."""
+    """A claim about times is inconclusive within the budget."""
 
 
 def _end_inconclusive(item, report, reason):
-    """End a test that passed but for claims without a verdict as --scaling-on-inconclusive says."""
+    """End a test whose only fault is an inconclusive claim, as --scaling-on-inconclusive says."""
     match item.config.getoption("scaling_on_inconclusive"):
         case "fail":
             report.outcome = "failed"

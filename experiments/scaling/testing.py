@@ -469,7 +469,7 @@ def _check_limit(name: str, value: float) -> None:
 
 
 def _without_hashes(row: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a fact row for the reports, with one hash for all arrays in place of one each."""
+    """Return a fact row for the reports, with one hash for all arrays instead of one each."""
     if "hashes" not in row:
         return dict(row)
     kept = {k: v for k, v in row.items() if k not in ("hashes", "graph", "entry")}

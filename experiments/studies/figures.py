@@ -30,7 +30,7 @@ TIME, ACCURACY = "training time (s)", "best validation accuracy (%)"
 
 
 def _written(run: Training, besides: str = "") -> str:
-    """Values of a combination as figures write them, but that of an axis which is told `besides`."""
+    """Values of a combination as figures write them, except that of the axis `besides`."""
     texts = {name: _value_text(run, name) for name in run.axes if name != besides}
     return ", ".join(text if name in PLAIN else f"{name.replace('_', ' ')} {text}" for name, text in texts.items())
 

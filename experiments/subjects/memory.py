@@ -103,7 +103,7 @@ def needs_text(needed: float, free: int | None) -> str:
 def what_fits(
     options: Mapping[str, Any], limit: int, needed_bytes: Callable[[Plan], int], make: Callable[..., Plan] = lower
 ) -> str:
-    """Return a sentence on the single changes of options with which a plan would fit, or that none was found.
+    """Return a sentence on the single changes of options with which a plan would fit, or that there is none.
 
     Parameters
     ----------
@@ -145,7 +145,7 @@ def what_fits_gpu(options: Mapping[str, Any], storage: Storage, make: Callable[.
 
 
 def least_bytes(network: Network, options: PlanOptions) -> tuple[int, int]:
-    """Return bytes that a plan cannot do without, which its layers alone tell: those of any batch, and of each sample.
+    """Return a lower bound on a plan's bytes, from its layers alone: of any batch, and of each sample.
 
     Parameters count, and what the layers of `WRITTEN` hand on, as small as what may be joined to them makes it: of the
     last one or the sample itself alone where buffers share memory.
@@ -193,7 +193,7 @@ def check_some_fit(plans: Iterable[tuple[str, PlanOptions]], limit: str = "") ->
 
 
 def memory_bounds(limit: str | None = "") -> tuple[int | None, int | None]:
-    """Return the bytes of a memory limit, None without one, and those that the machine has free, if it says so."""
+    """Return the bytes of a memory limit, None without one, and the machine's free bytes, if known."""
     return parse_bytes(limit) if limit else None, read_memory()["available_bytes"]
 
 

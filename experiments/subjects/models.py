@@ -542,7 +542,7 @@ def storage_for(spec: ModelSpec | str, homes: Sequence[int] = ()):
 
 
 def keep_device(models: Iterable[ModelSpec | str], device: str | None) -> tuple[ModelSpec, ...]:
-    """Return those of some models that run on a device; None: all. Raises `UsageError`: none of them does."""
+    """Return the models that run on a device; None: all. Raises `UsageError`: none of them does."""
     specs = parse_models(models)
     kept = tuple(spec for spec in specs if device in (None, spec.model.device))
     if not kept:

@@ -47,7 +47,7 @@ PURPOSES = (
 
 
 def plans_text(result: Mapping[str, Any]) -> str:
-    """Return the tables of what `describe_plans` returns, under those of "network", and what was drawn, if any was."""
+    """Return the tables of `describe_plans`, below those of "network", and a note on pictures, if any were drawn."""
     sizes = result["network"]
     lines = [networks_text([sizes]) if "num_layers" in sizes else sizes["name"]]  # a graph of the user's own
     for row in result["plans"]:

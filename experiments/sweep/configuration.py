@@ -253,8 +253,8 @@ KEYS = (*AXES, ARGUMENTS, *(option.name for option in fields(Measure)))  # of th
 
 
 def measure_given(given: Mapping[str, Any], where: str) -> Measure:
-    """Make the options of measuring from those that were given. Raises `UsageError`: an unknown one, or a value that a
-    field refuses; more profiles than generations."""
+    """Make the options of measuring from requested ones. Raises `UsageError`: an unknown one, or a value that a field
+    refuses; more profiles than generations."""
     measure = Measure.from_mapping(given, where)
     if "profile_repeats" in given and measure.profile_repeats > measure.repeats:
         raise UsageError(
@@ -472,7 +472,7 @@ class Configuration:
         return replace(self, grid=replace(self.grid, models=keep_device(self.grid.models, device)))
 
     def quick(self) -> Configuration:
-        """Return the sweep with its small axes in place of the others, and one short repeat.
+        """Return the sweep with its small axes and one short repeat.
 
         Its title says that it is small, and the head of `how_to_read` what was left out.
         """

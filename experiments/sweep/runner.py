@@ -266,7 +266,7 @@ class SweepRunner:
         return Shard(**shard.identity, samples=shard.samples, profiles={**owed, **shard.profiles})
 
     def _within_budget(self, schedule: Schedule, shards: Sequence[Shard], results: Results) -> list[Shard]:
-        """Return the shards of a generation for which there is time, the quicker plans first."""
+        """Return the shards of a generation that fit into the budget, the quicker plans first."""
         costs: dict[str, float] = {}
         samples = results.of(SampleRow)
         for shard in shards:
@@ -283,7 +283,7 @@ class SweepRunner:
     def _measure(
         self, schedule: Schedule, site: Site, answers: Answers, failed: set[str], shard: Shard
     ) -> Iterator[AnyRow]:
-        """Measure a shard but for what failed before, and say what fails."""
+        """Measure a shard without configurations that failed before, and report failures."""
         points = {point.config_id: point for point in self.configuration.points()}
         for row in site.measure(shard.with_only(lambda config_id: config_id not in failed), answers, schedule.ends):
             if isinstance(row, FailureRow):

@@ -282,7 +282,7 @@ class Site:
                 yield answered(SampleRow, FailureRow, reply, {**conditions, "group": group})
 
     def _order_of_judging(self, config_id: str) -> tuple[bool, bool, int]:
-        """Return a sort key: the configurations first by whose answers those of others are judged."""
+        """Return a sort key: first the configurations that are references for the results of others."""
         point, reference = self._points[config_id], self.configuration.grid.models[0]
         is_call = point.model.model.is_call
         return point.model.is_peer, is_call and point.model != reference, is_call * point.threads

@@ -130,7 +130,7 @@ def _perfetto_events(process: int, window: LogWindow, links: Sequence[Link]) -> 
 
 
 def _iteration_tracks(process: int, window: LogWindow) -> Iterator[dict]:
-    """Tracks of iterations: those that overlap lie on different ones."""
+    """Tracks of iterations; overlapping ones lie on different tracks."""
     ends: list[int] = []
     for iteration, start, stop in window.spans():
         row = next((r for r, end in enumerate(ends) if end <= start), len(ends))

@@ -134,8 +134,8 @@ def plan_folder(out_dir: str | os.PathLike, plan: PlanRow) -> Path:
 
 
 def traced(out_dir: str | os.PathLike, plans: Iterable[PlanRow]) -> Iterator[tuple[str, Path, list[EventLog]]]:
-    """Yield plan id, folder and logs of all traces of a results folder; those of a cause that was injected lie below
-    those of the plan. Raises `UsageError`: a log that is damaged."""
+    """Yield plan id, folder and logs of all traces of a results folder; logs with an injected cause lie below those of
+    the plan. Raises `UsageError`: a log that is damaged."""
     ids = {folder_name(plan): plan.plan_id for plan in plans if not plan.interference}
     for events in sorted(Path(out_dir, TRACE_FOLDER).glob(f"**/{EVENTS_FOLDER}")):
         place = events.parent

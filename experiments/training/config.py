@@ -138,7 +138,7 @@ class TrainingConfig(PlanOptions, frozen=True):
 
     @property
     def spec(self) -> ModelSpec:
-        """The execution model; `UsageError` for one that there is not."""
+        """The execution model; `UsageError` if it is unknown."""
         return runnable(self.model)
 
     @property

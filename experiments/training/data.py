@@ -267,13 +267,8 @@ def _find_idx(folder: Path, stem: str, dimensions: int) -> Path:
 
 
 def read_idx(path: Path | str, dimensions: int) -> np.ndarray:
-    """Read an IDX file of unsigned bytes, plain or gzip: uint8.
-
-    Raises
-    ------
-    UsageError
-        Another format, truncated, damaged or longer than its header says. Offsets of gzip files count unpacked bytes.
-    """
+    """Read an IDX file of unsigned bytes, plain or gzip: uint8. Raises `UsageError`: another format, truncated, damaged
+    or longer than its header says. Offsets of gzip files count unpacked bytes."""
     path = Path(path)
     content, begin = _read_file(path), bytes((0, 0, IDX_UNSIGNED_BYTE, dimensions))
     header_bytes = 4 + 4 * dimensions

@@ -20,13 +20,8 @@ MOST_SYNTHETIC = 1_000_000
 
 
 def check_spec(spec: str, forms: str) -> tuple[str, str]:
-    """Return kind and argument of a data set's name, such as "csv:images.csv"; files are not looked for.
-
-    Raises
-    ------
-    UsageError
-        It has none of the forms, such as "digits, csv:FILE, synthetic:N".
-    """
+    """Return kind and argument of a data set's name, such as "csv:images.csv"; files are not looked for. Raises
+    `UsageError`: it has none of the forms, such as "digits, csv:FILE, synthetic:N"."""
     kind, colon, argument = spec.partition(":")
     known = [form.partition(":") for form in forms.split(", ")]
     fitting = [word for name, other, word in known if (name, other) == (kind, colon)]
@@ -106,13 +101,8 @@ class Dataset:
         return f"<data {self.name!r}: {self.num_samples} images of {shape}, {self.num_classes} classes>"
 
     def fit(self, network: Network) -> Network:
-        """Return a network with the image size and number of classes of these data.
-
-        Raises
-        ------
-        UsageError
-            The network cannot read images of this shape, or its input is tokens.
-        """
+        """Return a network with the image size and number of classes of these data. Raises `UsageError`: the network
+        cannot read images of this shape, or its input is tokens."""
         return network.for_images(self.images.shape[1:], self.num_classes)
 
     def with_channels(self, channels: int) -> Dataset:

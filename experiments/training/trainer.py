@@ -213,8 +213,8 @@ class Trainer:
         self.history = [*history]
 
     def finish(self, path: Path, libraries_bytes: int = 0, loader_bytes: int = 0) -> TrainedRow:
-        """Test, write the parameters under PyTorch's names, and return what came out; the bytes are those that were
-        resident before."""
+        """Test, write the parameters under PyTorch's names, and return the final metrics; `*_bytes`: resident memory
+        before training."""
         parameters = {name: self.bound.arrays[name] for name in kept_names(self.plan)}
         write_safetensors(path, parameters, {"network": self.config.network, "data": self.data.name})
         if self.config.export != "none":

@@ -5,7 +5,7 @@ from ..interface.kernel_spec import size, touches
 
 
 def _box(rows, columns, pitch, offset=0):
-    """Region of a matrix: whole rows where the columns are all that there are."""
+    """Region of a matrix: whole rows if it has all columns."""
     start, stop = columns
     return (rows,) if stop - start == pitch else (rows, (start + offset, stop + offset))
 

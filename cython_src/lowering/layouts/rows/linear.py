@@ -56,7 +56,7 @@ def _six(low: Lowering, inputs: int, outputs: int) -> bool:
 
 
 def _given(**attributes: int) -> dict[str, int]:
-    """Attributes that are not 0, which kernels take for those that a loop leaves out."""
+    """Attributes that are not 0, the default of kernels."""
     return {name: value for name, value in attributes.items() if value}
 
 
