@@ -32,14 +32,7 @@ from forktask.experiments.analysis.costs import memory_table
 from forktask.experiments.analysis.estimates import NOT_USABLE
 from forktask.experiments.analysis.factorial import effect_table
 from forktask.experiments.analysis.load import load
-from forktask.experiments.analysis.names import (
-    GRANULARITY,
-    INTERFERENCE,
-    axis_label,
-    model_label,
-    model_rank,
-    value_text,
-)
+from forktask.experiments.analysis.names import GRANULARITY, INTERFERENCE, axis_label, model_label, value_text
 from forktask.experiments.analysis.speeds import leading_plans, main_plan, on_most_threads, speed_table
 from forktask.experiments.analysis.sweep import Point, Sweep
 from forktask.experiments.metg.figure import draw as draw_metg
@@ -288,8 +281,8 @@ def drawn(name: str, folder: Path) -> Iterator[tuple[str, Figure]]:
     sweep = load(folder)
     for figure in FIGURES[name]:
         if figure == GANTT:
-            with figures.chosen(sweep, dict.fromkeys(TRACED, "")) as chosen:
-                yield figure, draw_traces(chosen, folder, [main_plan(sweep)], "double")[0]
+            traced = figures.chosen(sweep, dict.fromkeys(TRACED, ""))
+            yield figure, draw_traces(traced, folder, [main_plan(sweep)], "double")[0]
             continue
         for plan_id, network in plans_of(sweep, figure).items():
             yield figure + network, figures.draw(sweep, figure, plan_id, models=dict.fromkeys(SHOWN.get(name, ()), ""))
@@ -550,7 +543,7 @@ def speeds(sweep: Sweep, axes: list[Column], further: list[Column]) -> list[str]
         for part in (table[table["model"] == SERIAL], widest)
         for row in part.to_dict("records")
     }
-    models = sorted({model for _, model in points}, key=model_rank)
+    models = sorted({model for _, model in points})
 
     def cell(plan_id: str, model: ModelSpec) -> str:
         row = points.get((plan_id, model))

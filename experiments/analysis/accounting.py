@@ -22,7 +22,7 @@ from ..subjects.models import SERIAL, ModelSpec
 from .costs import memory_table
 from .estimates import NOTHING, Estimate, estimate
 from .limits import bound_of
-from .names import NETWORK, model_label, value_text, with_texts
+from .names import NETWORK, value_text, with_texts
 from .speeds import best_serial, interval_columns, speed_table
 from .sweep import Point, Sweep, kept
 
@@ -54,7 +54,7 @@ def shown_profiles(sweep: Sweep, point: Point) -> list[ProfileRow]:
 def unlike_text(sweep: Sweep, plan_id: str) -> list[str]:
     """Return a sentence about the points of a plan that have profiles, but none like their timed runs."""
     own = [point for point in sweep.points() if point.plan_id == plan_id and sweep.profiles_of(point)]
-    named = [f"{model_label(p.model)} on {p.threads}" for p in own if not alike_profiles(sweep, p)]
+    named = [f"{sweep.label(p.model)} on {p.threads}" for p in own if not alike_profiles(sweep, p)]
     return [f"{OTHER_RUNS}: {', '.join(named)}."] if named else []
 
 

@@ -15,7 +15,7 @@ import pandas as pd
 from ...cython_src.plan.barriers import BARRIERS
 from ..subjects.models import SERIAL, ModelSpec
 from .estimates import FASTER, MIN_GENERATIONS, NOT_USABLE, SAME, UNDECIDED, Estimate
-from .names import GRANULARITY, INTERFERENCE, NETWORK, model_label, model_rank, plan_beside, value_text
+from .names import GRANULARITY, INTERFERENCE, NETWORK, model_label, plan_beside, value_text
 from .speeds import (
     RATIO,
     Pair,
@@ -67,7 +67,7 @@ def own_best_table(sweep: Sweep) -> pd.DataFrame:
     for row in rows:
         row["reference_granularity"] = sweep.records[row["reference_plan_id"]][GRANULARITY] if row["reference"] else ""
         row["usable"] = is_usable(sweep, Point(*map(row.get, Point._fields)))
-    rows.sort(key=lambda row: (row["problem"], row["threads"], model_rank(row["model"])))
+    rows.sort(key=lambda row: (row["problem"], row["threads"], sweep.rank(row["model"])))
     return pd.DataFrame(rows)
 
 
@@ -260,7 +260,7 @@ def recovered_table(sweep: Sweep) -> pd.DataFrame:
                 "recovered_high": -_share(ratio.low - 1, 1 - busy.high, 1 - busy.low) if known else math.nan,
             }
         )
-    rows.sort(key=lambda row: (sweep.plan_ids().index(row["plan_id"]), row["threads"], model_rank(row["model"])))
+    rows.sort(key=lambda row: (sweep.plan_ids().index(row["plan_id"]), row["threads"], sweep.rank(row["model"])))
     return pd.DataFrame(rows)
 
 

@@ -10,13 +10,9 @@ Nothing here names an option: fields, defaults and their order come from `PlanOp
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from contextvars import ContextVar
-from types import MappingProxyType
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from ...cython_src.errors import check_choice
 from ...cython_src.lowering import options
 from ...cython_src.networks.own import short_name, split_call
 from ...cython_src.records import fields
@@ -34,30 +30,13 @@ NETWORK, INTERFERENCE = "network", "interference"
 # These stand in every title, in words of their own.
 ALWAYS_NAMED = (NETWORK, "batch", "phase", GRANULARITY, INTERFERENCE)
 
-
-_CALLED: ContextVar[Mapping[str, str]] = ContextVar("called", default=MappingProxyType({}))
 LONGEST_NAME = 100  # of a folder
 AGAIN_LABEL = "again (A/A)"  # of a model's second contestant
 
 
-@contextmanager
-def called(names: Mapping[str, str], models: Iterable[ModelSpec]) -> Iterator[list[ModelSpec]]:
-    """Yield the named models, displayed inside under the given labels ("": their own) and in this order."""
-    by_text = {str(model): model for model in models}
-    for text in names:
-        check_choice("a model of the figure", text, by_text)
-    token = _CALLED.set({text: name or model_label(by_text[text]) for text, name in names.items()})
-    try:
-        yield [by_text[text] for text in names]
-    finally:
-        _CALLED.reset(token)
-
-
 def model_label(model: ModelSpec) -> str:
     """Return a short readable form of a model: `forkjoin:region=persistent` gives "forkjoin, persistent", with
-    `again=1` "forkjoin, persistent, again (A/A)"; or what it is `called`."""
-    if model in (names := _CALLED.get()):
-        return names[model]
+    `again=1` "forkjoin, persistent, again (A/A)"."""
     if model.model.is_call:
         return ", ".join([label(model), *([AGAIN_LABEL] if model.again else [])])
     words = [
@@ -67,13 +46,6 @@ def model_label(model: ModelSpec) -> str:
     if model.again:
         words.append(AGAIN_LABEL if model.again == 1 else f"{AGAIN_LABEL} {model.again}")
     return ", ".join([model.name, *words])
-
-
-def model_rank(model: ModelSpec) -> tuple:
-    """Return a sort key: the order in which models are `called`, then that of the models."""
-    if model in (names := _CALLED.get()):
-        return (list(names).index(model) - len(names),)
-    return model.rank
 
 
 def with_texts(table: pd.DataFrame) -> pd.DataFrame:

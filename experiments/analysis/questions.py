@@ -7,7 +7,6 @@ from typing import NamedTuple
 
 from ..subjects.models import ModelSpec
 from ..tables.numbers import plural
-from .names import model_rank
 
 # What parts two models: candidate, reference, what the candidate has besides.
 SWITCHES = (("taskgraph", "tasks", "recorded once"), ("taskiter", "taskgraph", "steps overlap"))
@@ -40,7 +39,7 @@ def questions(
     Parameters
     ----------
     contestants : sequence of (model, threads)
-        That were measured.
+        That were measured, in the order of the answers.
     fastest : callable
         Returns the fastest of some of them.
     reference : ModelSpec, optional
@@ -48,7 +47,7 @@ def questions(
     """
     if reference is not None:
         most = max((count for _, count in contestants), default=1)
-        for model, count in sorted(contestants, key=lambda each: model_rank(each[0])):
+        for model, count in contestants:
             if count == most and model != reference and (reference, most) in contestants:
                 yield Question((model, count), [(reference, most)], "", "forkjoin")
             if count == most > 1 and (model, 1) in contestants:
@@ -63,7 +62,7 @@ def questions(
     for own, forkjoin in ((wide, "forkjoin"), (on_gpu, "gpu_forkjoin")):
         joins = [each for each in own if each[0].name == forkjoin and not each[0].again]
         best = fastest(joins) if joins else None
-        for each in sorted(own, key=lambda each: (each in joins or bool(each[0].again), model_rank(each[0]))):
+        for each in sorted(own, key=lambda each: each in joins or bool(each[0].again)):
             again = (each[0].repeated, each[1])
             if each[0].again and again in contestants:
                 yield Question(each, [again], "A/A", "forkjoin")
@@ -86,6 +85,6 @@ def questions(
         yield Question(fastest(both), alone, "processor and GPU")
     for own in (wide or serial, on_gpu):
         others = [each for each in peers if own and each[0].is_gpu == own[0][0].is_gpu and each[1] == own[0][1]]
-        for each in sorted(own if others else (), key=lambda each: model_rank(each[0])):
+        for each in own if others else ():
             if not each[0].again:
                 yield Question(each, others, "")

@@ -17,7 +17,6 @@ from ..results.rows import Loop
 from ..subjects.models import SERIAL, ModelSpec
 from ..tables.numbers import plural
 from .accounting import busy_by, shown_profiles
-from .names import model_label
 from .sweep import Point, Sweep, kept
 
 ARITHMETIC, MEMORY = "arithmetic", "memory"
@@ -119,7 +118,7 @@ def bound_sentences(sweep: Sweep, plan_id: str) -> list[str]:
         factor = sweep.times.time(fastest).value / total
         sentences.append(
             f"Bound by model on {plural(threads, 'thread')}: {'; '.join(texts)}; loops that memory bounds are "
-            f"{memory:.0%} of the roofline floor of {rounded(total * 1e3)} ms; a step of {model_label(fastest[1])} "
+            f"{memory:.0%} of the roofline floor of {rounded(total * 1e3)} ms; a step of {sweep.label(fastest[1])} "
             f"takes {factor:.2f} times that floor."
         )
     return sentences + unexplained(sweep, plan_id)

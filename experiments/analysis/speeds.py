@@ -13,7 +13,7 @@ from ...cython_src.errors import UsageError
 from ..subjects.models import SERIAL, ModelSpec
 from ..tables.numbers import plural
 from .estimates import MIN_SESSIONS, NOT_USABLE, NOTHING, UNDECIDED, Estimate, amount, lacking, verdict
-from .names import GRANULARITY, NETWORK, is_graph, model_rank, value_text
+from .names import GRANULARITY, NETWORK, is_graph, value_text
 from .sweep import Point, Sweep, kept
 
 IMPLAUSIBLE_EFFICIENCY = 1.5
@@ -92,14 +92,14 @@ def forkjoin_forms(sweep: Sweep, plan_id: str, threads: int, gpu: bool = False) 
     """Return the fork-join forms that were measured on this plan and number of threads, on the CPU or on a GPU."""
     wanted = "gpu_forkjoin" if gpu else "forkjoin"
     result = [m for p, m, t in sweep.turns if (p, t) == (plan_id, threads) and m.name == wanted]
-    return sorted((model for model in result if not model.again), key=model_rank)
+    return sorted((model for model in result if not model.again), key=sweep.rank)
 
 
 @kept
 def better_forkjoin(sweep: Sweep, plan_id: str, threads: int) -> ModelSpec | None:
     """Return the faster fork-join form of the CPU on this plan and number of threads."""
     forms = forkjoin_forms(sweep, plan_id, threads)
-    return min(forms, key=lambda m: (sweep.times.time((plan_id, m, threads)).value, model_rank(m)), default=None)
+    return min(forms, key=lambda m: (sweep.times.time((plan_id, m, threads)).value, sweep.rank(m)), default=None)
 
 
 def forkjoin_of(sweep: Sweep, point: Point) -> list[Point]:

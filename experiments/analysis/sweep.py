@@ -6,8 +6,7 @@ Every time and every ratio of a sweep comes from `estimates.Estimates`, so that 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, wraps
 from pathlib import Path
@@ -15,7 +14,7 @@ from typing import Any, NamedTuple, TypeVar
 
 import pandas as pd
 
-from ...cython_src.errors import UsageError
+from ...cython_src.errors import UsageError, check_choice
 from ..bounds import bounds
 from ..machine.topology import first_beyond
 from ..results.rows import (
@@ -34,7 +33,7 @@ from ..subjects.calls import label
 from ..subjects.models import ModelSpec, parse_model, read_model
 from ..tables.numbers import plural
 from .estimates import Estimate, Estimates, estimate
-from .names import called, is_graph, model_rank, problem_text, record_of, swept_fields, with_short_names
+from .names import is_graph, model_label, problem_text, record_of, swept_fields, with_short_names
 
 SMOKE_TEST_DATA = ("digits", "synthetic")
 # `compare` and `run` feed networks with random images: step times do not depend on the pixels.
@@ -100,7 +99,8 @@ class Sweep:
     node_of: dict[int, str] = field(default_factory=dict)  # where each was measured
     # those whose times hold disturbed rounds, since too few others were left
     disturbed_points: set[Point] = field(default_factory=set)
-    shown: tuple[ModelSpec, ...] = ()  # models that are drawn besides the serial run; empty: all
+    # models that are drawn besides the serial run, in this order, with their labels; empty: all, with their own
+    shown: Mapping[ModelSpec, str] = field(default_factory=dict)
     folder: Path | None = None  # that the rows were read from
     partial: str = ""  # half-written last line that was left out
     warnings: list[str] = field(default_factory=list)  # sentences that a reader of the tables must know
@@ -242,11 +242,19 @@ class Sweep:
     def points_of(self, plan_id: str) -> list[tuple[ModelSpec, int]]:
         """Return (model, threads) of a plan's points that are shown, models in their order."""
         result = [(model, threads) for plan, model, threads in self.turns if plan == plan_id and self.shows(model)]
-        return sorted(result, key=lambda p: (model_rank(p[0]), p[1]))
+        return sorted(result, key=lambda p: (self.rank(p[0]), p[1]))
 
     def shows(self, model: ModelSpec) -> bool:
         """Return whether a model is drawn."""
         return not self.shown or model.is_serial or model in self.shown
+
+    def label(self, model: ModelSpec) -> str:
+        """Return the label of a model in what is drawn."""
+        return self.shown.get(model) or model_label(model)
+
+    def rank(self, model: ModelSpec) -> tuple:
+        """Return a sort key: models in the order in which they are `shown`, then the others in theirs."""
+        return ([*self.shown].index(model) - len(self.shown),) if model in self.shown else model.rank
 
     @cached_property
     def times(self) -> Estimates[Point]:
@@ -269,14 +277,15 @@ class Sweep:
         return bounds.durations_by_loop(self.plans[profile.plan_id].loops, profile.block_time_s)
 
 
-@contextmanager
-def chosen(sweep: Sweep, models: Mapping[str, str] | None) -> Iterator[Sweep]:
-    """Yield a sweep that shows some models only, which go by other names inside."""
+def chosen(sweep: Sweep, models: Mapping[str, str] | None) -> Sweep:
+    """Return a sweep that shows these models only, in this order, under the given labels ("": their own)."""
     if not models:
-        yield sweep
-        return
-    with called(models, (model for _, model, _ in sweep.turns)) as shown:
-        yield replace(sweep, shown=tuple(shown))
+        return sweep  # with all that it keeps
+    by_text = {str(model): model for _, model, _ in sweep.turns}
+    for text in models:
+        check_choice("a model of the figure", text, by_text)
+    shown = {by_text[text]: label or model_label(by_text[text]) for text, label in models.items()}
+    return replace(sweep, shown=shown)
 
 
 def _rows_of(profiles: Sequence[AnyProfile], point: Point) -> dict[int, AnyProfile]:

@@ -13,7 +13,6 @@ import pandas as pd
 
 from ...cython_src.errors import UsageError
 from ..analysis.load import load
-from ..analysis.names import model_label
 from ..analysis.speeds import is_usable
 from ..analysis.sweep import Sweep, chosen
 from ..results.files import write_atomically, write_table
@@ -45,7 +44,7 @@ def _benchmarks(sweep: Sweep) -> dict[str, dict[str, Any]]:
     for plan_id in sweep.plan_ids():
         cut = [f"granularity {sweep.records[plan_id]['granularity']}"] if "granularity" in sweep.axes else []
         for row in speed_rows(sweep, plan_id):
-            name = [model_label(row["model"]), plural(row["threads"], "thread"), sweep.problem_name(plan_id), *cut]
+            name = [sweep.label(row["model"]), plural(row["threads"], "thread"), sweep.problem_name(plan_id), *cut]
             if row["usable"] and math.isfinite(row["time_s"]):
                 result[", ".join(name)] = row
     return result
@@ -96,12 +95,11 @@ def export_folder(
     sweep = load(folder)
     if not len(sweep.samples):
         raise UsageError(f"an export needs samples, got none in {str(folder)!r}; measure first")
-    place = Path(folder) / EXPORT_FOLDER
+    shown, place = chosen(sweep, models), Path(folder) / EXPORT_FOLDER
     try:
         place.mkdir(exist_ok=True)
-        with chosen(sweep, models) as shown:
-            for name, write in (EXPORTS[kind] for kind in kinds):
-                write(shown, place / name)
+        for name, write in (EXPORTS[kind] for kind in kinds):
+            write(shown, place / name)
     except OSError as error:
         raise UsageError(
             f"exports must be writable to {str(folder)!r}, got: {error.strerror}; copy the folder"

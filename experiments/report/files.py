@@ -140,8 +140,7 @@ def draw_folder(
             raise UsageError(f"--panels is for figures with letters, got it with {GANTT}; give --plan, or leave it out")
         # No prefix between two commas is not the main plan.
         requested = [chosen_plan(sweep, prefix or ",") for prefix in plan.split(",")] if plan else sweep.plan_ids()
-        with chosen(sweep, models) as shown:
-            drawn, text = draw_traces(shown, folder, list(dict.fromkeys(requested)), column, title)
+        drawn, text = draw_traces(chosen(sweep, models), folder, list(dict.fromkeys(requested)), column, title)
         stem = GANTT
     else:
         plan_id = chosen_plan(sweep, plan)

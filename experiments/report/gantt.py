@@ -17,7 +17,7 @@ from matplotlib.patches import Patch
 from ...cython_src.errors import UsageError, check_choice
 from ...cython_src.networks.own import short_name
 from ..analysis.losses import LOSSES, classes_of, had_cpus
-from ..analysis.names import NETWORK, axis_label, model_label, model_rank, problem_text, swept_fields, value_text
+from ..analysis.names import NETWORK, axis_label, model_label, problem_text, swept_fields, value_text
 from ..analysis.sweep import Sweep
 from ..analysis.windows import LogWindow, typical
 from ..events.event_states import IN_BLOCK, LOCK, RUNNING
@@ -217,7 +217,7 @@ def draw_traces(
     """Draw traces of several plans of a results folder one below the other, on one time axis, and return the text
     beside the picture. Raises `UsageError`: no trace, more than a picture holds, or a log that cannot be read."""
     result = {(row.plan_id, row.model): row for row in sweep.traces}
-    models = sweep.shown or sorted({model for _, model in result}, key=model_rank)
+    models = sweep.shown or sorted({model for _, model in result})
     rows = [result[plan, model] for plan in plan_ids for model in models if (plan, model) in result]
     if not rows:
         raise UsageError("figure gantt needs event logs of these models and plans, got none; measure with --trace")
@@ -236,7 +236,7 @@ def draw_traces(
     for row in rows:
         swept = {axis_label(axis): value_text(records[row.plan_id][axis]) for axis in axes}
         told = [value if axis == NETWORK else f"{axis} {value}" for axis, value in swept.items()]
-        names.append(", ".join([model_label(row.model), plural(row.threads, "thread"), *told]))
+        names.append(", ".join([sweep.label(row.model), plural(row.threads, "thread"), *told]))
     windows = [typical(read_events(Path(folder, row.path)), 1) for row in rows]
     names = [marked(name, had_cpus(window.log)) for name, window in zip(names, windows, strict=True)]
     figure = draw_gantt(windows, column=column, title=text if title else "", names=names)

@@ -9,7 +9,6 @@ from typing import Any
 
 from ..analysis.comparisons import sweep_on
 from ..analysis.estimates import UNDECIDED
-from ..analysis.names import model_label
 from ..analysis.questions import ModelAndThreads, questions
 from ..analysis.speeds import Pair, best_serial, ratio_rows, scope
 from ..analysis.sweep import Point, Sweep, kept
@@ -40,9 +39,9 @@ def _of_plan(sweep: Sweep, plan_id: str) -> Iterator[dict[str, Any]]:
         pairs.append(Pair(Point(plan_id, *contestant), references, about))
     for row in ratio_rows(sweep, pairs):
         model, reference, what = row["model"], row["reference"], row.pop("what")
-        other = "itself" if reference == model.repeated else model_label(reference)
-        question = f"{model_label(model.repeated)} against {other}" + (f": {what}" if what else "")
-        yield {**row, "question": question, "label": model_label(model)}
+        other = "itself" if reference == model.repeated else sweep.label(reference)
+        question = f"{sweep.label(model.repeated)} against {other}" + (f": {what}" if what else "")
+        yield {**row, "question": question, "label": sweep.label(model)}
 
 
 def node_rows(sweep: Sweep, plan_id: str) -> list[dict[str, Any]]:

@@ -17,7 +17,7 @@ from ...cython_src.errors import UsageError
 from ...cython_src.lowering.lower import lower
 from ..analysis.estimates import NOTHING, Estimate
 from ..analysis.limits import Profile, bound_rows, serial_profiles
-from ..analysis.names import INTERFERENCE, model_rank
+from ..analysis.names import INTERFERENCE
 from ..analysis.speeds import best_serial, row_is_usable
 from ..analysis.sweep import Sweep, kept
 from ..bounds.bounds import graph_bounds_of
@@ -55,7 +55,7 @@ def missing(sweep: Sweep, plan_id: str) -> str:
 def simulated_models(sweep: Sweep, plan_id: str) -> list[ModelSpec]:
     """Return the measured models of a plan whose policy can be simulated, in their fixed order, without serial."""
     models = {model for model, _ in sweep.points_of(plan_id) if not model.is_serial}
-    return [m for m in sorted(models, key=model_rank) if can_simulate(m)]
+    return [m for m in sorted(models, key=sweep.rank) if can_simulate(m)]
 
 
 def knows_machine(sweep: Sweep) -> bool:

@@ -10,7 +10,7 @@ from typing import Any
 
 from ...cython_src.errors import UsageError
 from ...cython_src.typed_text import rounded
-from ..analysis.names import folder_name, model_rank, problem_text, record_of, swept_fields, with_short_names
+from ..analysis.names import folder_name, problem_text, record_of, swept_fields, with_short_names
 from ..events.events import EVENTS_FOLDER, EventLog, events_files, read_events
 from ..machine.placement import Placement
 from ..results.files import check_writable_folder
@@ -164,7 +164,7 @@ def trace_sweep(
         say(f"tracing {title}, plan {number} of {len(records)}: {plural(len(missing), 'model')}")
         kept = [log for path in events_files(folder) if (log := read_events(path)).about["model"] not in missing]
         new = collect_traces(plan.options, missing, folder=folder, **requested)
-        logs = sorted([*kept, *new.logs], key=lambda log: model_rank(log.model))
+        logs = sorted([*kept, *new.logs], key=lambda log: log.model)
         if new.logs:
             _write_rows(out_dir, results, plan, logs, new)
         yield folder, title, logs, new.failures

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pkgutil
 import string
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from importlib import import_module
 
@@ -101,7 +100,8 @@ def draw(
     UsageError
         Unknown figure, column or model, axes for several panels, or rows that do not hold what the figure shows.
     """
-    with in_style(), _shown(sweep, figure, plan_id, models) as (shown, chart):
+    with in_style():
+        shown, chart = _shown(sweep, figure, plan_id, models)
         facts = [*chart.facts, scope(shown), *([data_text(shown)] if shown.smoke_test else [])] if chart.facts else ()
         by_letter = dict(zip(string.ascii_lowercase, chart.panels, strict=False))
         for letter in panels or ():
@@ -114,18 +114,15 @@ def figure_data(
     sweep: Sweep, figure: str, plan_id: str | None = None, models: Mapping[str, str] | None = None
 ) -> pd.DataFrame:
     """Return the numbers behind a figure, a row for each value; see `Chart.data`. Arguments are those of `draw`."""
-    with _shown(sweep, figure, plan_id, models) as (_, chart):
-        return with_texts(chart.data())
+    return with_texts(_shown(sweep, figure, plan_id, models)[1].data())
 
 
-@contextmanager
-def _shown(
-    sweep: Sweep, figure: str, plan_id: str | None, models: Mapping[str, str] | None
-) -> Iterator[tuple[Sweep, Chart]]:
-    """Yield a sweep of some models, and what a figure of it shows."""
+def _shown(sweep: Sweep, figure: str, plan_id: str | None, models: Mapping[str, str] | None) -> tuple[Sweep, Chart]:
+    """Return a sweep of some models, and what a figure of it shows."""
     check_choice("the figure", figure, FIGURES)
-    with chosen(sweep, models) as shown:
-        yield shown, chart_of(shown, figure, plan_id or main_plan(sweep))
+    shown = chosen(sweep, models)
+    chart = chart_of(shown, figure, plan_id or main_plan(sweep))
+    return shown, replace(chart, names={**shown.shown, **chart.names})
 
 
 def caption_file(sweep: Sweep, figure: str, plan_id: str | None = None, models: Mapping[str, str] | None = None) -> str:
@@ -150,16 +147,16 @@ def caption(
     there is neither page nor title, `alone`, it begins with what the figure is of, and where and when it was
     measured."""
     plan_id = plan_id or main_plan(sweep)
-    with _shown(sweep, figure, plan_id, models) as (sweep, chart):
-        texts = [chart.text]
-        if alone:
-            networks = dict.fromkeys(record["network"] for record in sweep.records.values())
-            facts = "; ".join(chart.facts).replace("$T_1$", "T1") or ", ".join(networks)
-            texts = [f"{facts}. Measured on {sweep.environment['cpu']['model']}, {sweep.run.created[:10]}.", *texts]
-        plans = [plan_id] if FIGURES[figure].one_for == "plan" else sweep.plan_ids()
-        if "95 % interval" in " ".join(texts):
-            texts.append(f"Intervals hold {scope(sweep)}.")
-        if chart.has_unknown:
-            texts.append("Hollow: too few generations for an interval.")
-        wrong = any(not is_usable(sweep, (plan, *point)) for plan in plans for point in sweep.points_of(plan))
+    sweep, chart = _shown(sweep, figure, plan_id, models)
+    texts = [chart.text]
+    if alone:
+        networks = dict.fromkeys(record["network"] for record in sweep.records.values())
+        facts = "; ".join(chart.facts).replace("$T_1$", "T1") or ", ".join(networks)
+        texts = [f"{facts}. Measured on {sweep.environment['cpu']['model']}, {sweep.run.created[:10]}.", *texts]
+    plans = [plan_id] if FIGURES[figure].one_for == "plan" else sweep.plan_ids()
+    if "95 % interval" in " ".join(texts):
+        texts.append(f"Intervals hold {scope(sweep)}.")
+    if chart.has_unknown:
+        texts.append("Hollow: too few generations for an interval.")
+    wrong = any(not is_usable(sweep, (plan, *point)) for plan in plans for point in sweep.points_of(plan))
     return " ".join(dict.fromkeys(filter(None, [*texts, "Crossed out: not usable." if wrong else ""])))

@@ -156,15 +156,15 @@ def over_threads(sweep: Sweep, chart: Chart) -> Chart:
         label, marks = thread_axis(sweep, sorted({1, *counts}))
         return replace(chart, x=label, marks=marks)
     most = max(counts, default=1)
-    panels = [replace(p, rows=_rows_of_models(p.rows, most)) for p in chart.panels if p.scale != "share"]
+    panels = [replace(p, rows=_rows_of_models(sweep, p.rows, most)) for p in chart.panels if p.scale != "share"]
     return replace(chart, panels=panels, x="", facts=[*chart.facts, plural(most, "thread")])
 
 
-def _rows_of_models(rows: pd.DataFrame, most: int) -> pd.DataFrame:
+def _rows_of_models(sweep: Sweep, rows: pd.DataFrame, most: int) -> pd.DataFrame:
     """Return the rows on most threads, named by their models; what is no model goes all across."""
     rows = rows[(rows["x"] == most) | rows["x"].isna()]
     is_named = [isinstance(m, ModelSpec) and place == most for m, place in zip(rows["model"], rows["x"], strict=True)]
-    x = [model_label(model) if named else math.nan for model, named in zip(rows["model"], is_named, strict=True)]
+    x = [sweep.label(model) if named else math.nan for model, named in zip(rows["model"], is_named, strict=True)]
     return rows.assign(x=np.array(x, dtype=object))
 
 

@@ -13,7 +13,6 @@ import pandas as pd
 from ...analysis.comparisons import ladder_table, no_ladder
 from ...analysis.estimates import EQUIVALENCE_BAND
 from ...analysis.factorial import WHOLE, effect_table, factorial_table
-from ...analysis.names import model_label
 from ...analysis.speeds import with_usable
 from ...analysis.sweep import Sweep, kept
 from ...simulate.predict import error_text, prediction_table
@@ -52,7 +51,7 @@ def ladder(sweep: Sweep, plan_id: str) -> Chart:
         raise Lacking(reason)
     table = pd.DataFrame(ladder_rows(sweep, plan_id))
     names = [
-        f"{textwrap.fill(row['takes'], 60)}\n{model_label(row['model'])}, {time(row['time_s'])}"
+        f"{textwrap.fill(row['takes'], 60)}\n{sweep.label(row['model'])}, {time(row['time_s'])}"
         for row in table.to_dict("records")
     ]
     x = pd.Series(names, table.index)
@@ -71,7 +70,7 @@ def ladder(sweep: Sweep, plan_id: str) -> Chart:
         faces = zip(SIMULATED_THREADS, ("white", GREY), strict=True)
         handles = [mark_handle("o", GREY, f"simulated, {n} threads", markerfacecolor=face) for n, face in faces]
     facts = [sweep.problem_name(plan_id), f"measured on {table['threads'].iloc[0]} threads"]
-    styles = model_styles(sweep.samples["model"])
+    styles = model_styles(sweep.samples["model"], sweep.rank)
     text = "Each rung removes (−) or adds (+) a wait. Ratios of times with 95 % intervals, to the better "
     text += f"fork-join form and to the rung above; grey: ± {EQUIVALENCE_BAND:.0%}."
     reason = not_simulated(sweep, plan_id)

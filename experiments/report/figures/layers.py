@@ -4,7 +4,7 @@ form of convolutions; `losses`: where threads x wall time went in logged runs, a
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import pandas as pd
@@ -16,10 +16,10 @@ from msgspec import structs
 from ...analysis.accounting import alike_profiles, layer_table
 from ...analysis.comparisons import plans_by_value
 from ...analysis.losses import LOSSES, is_undisturbed
-from ...analysis.names import model_label, model_rank, value_text
+from ...analysis.names import model_label, value_text
 from ...analysis.speeds import is_usable
 from ...analysis.sweep import Point, Sweep
-from ...subjects.models import SERIAL
+from ...subjects.models import SERIAL, ModelSpec
 from ...tables.numbers import plural
 from ..words import plan_facts
 from .axes import rows_of_bars
@@ -60,7 +60,7 @@ def layers(sweep: Sweep, plan_id: str) -> Chart:
         )
     tables = {model: layer_table(sweep, plan_id, model, threads) for model, threads in points}
     rows = _layer_rows(tables, {point[0]: is_usable(sweep, (plan_id, *point)) for point in points})
-    facts, styles = [*plan_facts(sweep, plan_id), plural(widest, "thread")], model_styles(list(tables))
+    facts, styles = [*plan_facts(sweep, plan_id), plural(widest, "thread")], model_styles(list(tables), sweep.rank)
     caption = (
         f"Busy time of each layer of at least {LEAST_SHARE:.0%} of a step, summed over threads, under each model; "
         "longer than in the serial run: blocks ran slower side by side. Means over profiles. Every layer: layers.csv."
@@ -97,7 +97,7 @@ def losses(sweep: Sweep, plan_id: str) -> Chart:
     """Return the losses of each logged model, and their differences from fork-join."""
     if not (rows := rows_of(sweep, plan_id)):
         raise Lacking("a figure of losses needs event logs, got none; measure with `forktask compare --trace`")
-    return losses_chart(rows, plan_facts(sweep, plan_id))
+    return losses_chart(rows, plan_facts(sweep, plan_id), sweep.label)
 
 
 def rows_of(sweep: Sweep, plan_id: str) -> list[dict[str, Any]]:
@@ -105,7 +105,7 @@ def rows_of(sweep: Sweep, plan_id: str) -> list[dict[str, Any]]:
     latest = {
         (row.model, row.threads): row for row in sweep.traces if row.plan_id == plan_id and sweep.shows(row.model)
     }
-    rows = [structs.asdict(latest[key].losses) for key in sorted(latest, key=lambda key: (key[1], model_rank(key[0])))]
+    rows = [structs.asdict(latest[key].losses) for key in sorted(latest, key=lambda key: (key[1], sweep.rank(key[0])))]
     return [{**row, "usable": is_undisturbed(row)} for row in rows]
 
 
@@ -115,21 +115,24 @@ def draw_traced(rows: Sequence[Mapping[str, Any]], column: str = "double", title
         return drawn(losses_chart(rows, [title] if title else []), column)
 
 
-def losses_chart(rows: Sequence[Mapping[str, Any]], facts: Sequence[str]) -> Chart:
+def losses_chart(
+    rows: Sequence[Mapping[str, Any]], facts: Sequence[str], label: Callable[[ModelSpec], str] = model_label
+) -> Chart:
     """Return bars that sum to the step time, and differences from the quickest fork-join."""
     joins = [row for row in rows if row["model"].name == "forkjoin"]
     reference = min(joins, key=lambda row: row["step_time_s"], default={})
     others = [r for r in rows if r["model"].takes_tasks and r["threads"] == reference.get("threads")]
     gains = [{name: reference[name] - row[name] for name in SECONDS} for row in others]
-    panels = [_bars(rows, list(map(_label, rows)), "wall time of an iteration (ms)", "where the threads' time went")]
+    names = [_label(row, label) for row in rows]
+    panels = [_bars(rows, names, "wall time of an iteration (ms)", "where the threads' time went")]
     caption = [
         "(a) Time of an iteration of a logged run, by what its threads did; useful: the time of the same blocks in a "
         "logged serial run."
     ]
     if others:
-        names = [_label(row, threads=False) for row in others]
+        names = [_label(row, label, threads=False) for row in others]
         panels.append(_bars(gains, names, "less time than fork-join (ms)", "gain over fork-join, by cause"))
-        join = model_label(reference["model"])
+        join = label(reference["model"])
         caption.append(f"(b) What each cause makes task models faster than {join} (right) or slower.")
     handles = [Patch(color=loss.color, label=loss.label) for loss in LOSSES.values()]
     handles.append(Line2D([], [], color="black", linewidth=0.9, label="measured"))
@@ -162,6 +165,6 @@ def _bars(rows: Sequence[Mapping[str, Any]], names: Sequence[str], label: str, t
     return Panel(pd.DataFrame(data), label, title, paint=paint)
 
 
-def _label(row: Mapping[str, Any], threads: bool = True) -> str:
+def _label(row: Mapping[str, Any], label: Callable[[ModelSpec], str], threads: bool = True) -> str:
     aside = f", {row['threads']} thr." if threads and row["threads"] > 1 else ""
-    return marked(model_label(row["model"]) + aside, row["usable"])
+    return marked(label(row["model"]) + aside, row["usable"])

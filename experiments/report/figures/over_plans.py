@@ -85,7 +85,7 @@ def _over_plans(
         f"(a) {what} (b) Time over that of the better fork-join form of the same plan. Bars and bands: 95 % intervals; "
         f"grey: ± {EQUIVALENCE_BAND:.0%}."
     )
-    styles = {**model_styles(sweep.samples["model"]), **looks}
+    styles = {**model_styles(sweep.samples["model"], sweep.rank), **looks}
     facts = [*facts, where_text(table["model"].unique(), widest)]
     return Chart(panels, facts, styles, x_label, places=places, caption=[caption])
 
@@ -180,7 +180,7 @@ def options(sweep: Sweep, plan_id: str) -> Chart:
         f"Time with each value of {', '.join(map(axis_label, axes))}, all else equal, and over that with the first "
         f"value. Bars: 95 % intervals; grey: ± {EQUIVALENCE_BAND:.0%}. Weights are bit-identical within each plan."
     )
-    return Chart(panels, facts, model_styles(sweep.samples["model"]), across=2, caption=[caption])
+    return Chart(panels, facts, model_styles(sweep.samples["model"], sweep.rank), across=2, caption=[caption])
 
 
 @figure(4.2, "network")
@@ -200,7 +200,7 @@ def calls(sweep: Sweep, plan_id: str) -> Chart:
     caption = f"Time of a call over {axis_label(x)}. Bars and bands: 95 % intervals."
     facts = [where_text(table["model"].unique(), widest)]
     look = {"places": sorted(swept[x]), "same_scale": True, "caption": [caption]}
-    return Chart(panels, facts, model_styles(sweep.samples["model"]), axis_label(x), **look)
+    return Chart(panels, facts, model_styles(sweep.samples["model"], sweep.rank), axis_label(x), **look)
 
 
 SMALLEST_PHASE = 0.01  # of a step: blocks of shorter phases take hardly longer than the log's entries
@@ -231,5 +231,5 @@ def run_time(sweep: Sweep, plan_id: str) -> Chart:
         text if busy else "",
     ]
     look = {"places": sweep.asked_threads(plan_id), "handles": [HOLLOW] * busy, "hollow_unknown": False}
-    styles, facts = model_styles(sweep.samples["model"]), plan_facts(sweep, plan_id)
+    styles, facts = model_styles(sweep.samples["model"], sweep.rank), plan_facts(sweep, plan_id)
     return over_threads(sweep, Chart(panels, facts, styles, caption=caption, **look))

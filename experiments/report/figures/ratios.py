@@ -15,7 +15,6 @@ import pandas as pd
 
 from ...analysis.comparisons import interference_table
 from ...analysis.estimates import EQUIVALENCE_BAND
-from ...analysis.names import model_label
 from ...analysis.speeds import better_forkjoin
 from ...analysis.sweep import Sweep
 from ...results.turns import MOVED_TIMES
@@ -41,16 +40,16 @@ def forest(sweep: Sweep, plan_id: str) -> Chart:
     reference = sweep.reference_call
     other, whole = "better fork-join", "the better fork-join form"
     if reference:
-        other = whole = model_label(reference)
+        other = whole = sweep.label(reference)
     caption = [
         f"Time over that of {whole}, on most threads, with 95 % intervals; grey: ± {EQUIVALENCE_BAND:.0%}.",
         "Again (A/A): a model against itself." if any(row["model"].again for row in rows) else "",
         f"{len(rows) - MOST_ROWS} more in the table." if len(rows) > MOST_ROWS else "",
     ]
-    table = pd.DataFrame(_with_references(rows[:MOST_ROWS]))
+    table = pd.DataFrame(_with_references(sweep, rows[:MOST_ROWS]))
     again = table.groupby(["plan", "label"]).cumcount().astype(bool)  # a model that is measured twice has two rows
     names = table["label"].where(~again, [f"{row.label}, {row.threads} thr." for row in table.itertuples()])
-    styles = model_styles(sweep.samples["model"])
+    styles = model_styles(sweep.samples["model"], sweep.rank)
     styles |= {model: ModelStyle(GREY, look.marker, look.line) for model, look in styles.items() if model.again}
     label = f"faster\u00a0← time / {other} →\u00a0slower"
     drawn = value_rows(table.assign(group=table["plan"]), "ratio", names)
@@ -58,11 +57,11 @@ def forest(sweep: Sweep, plan_id: str) -> Chart:
     return Chart([panel], [sweep.run.config.get("title", "")], styles, caption=caption)
 
 
-def _with_references(rows: Sequence[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+def _with_references(sweep: Sweep, rows: Sequence[dict[str, Any]]) -> Iterator[dict[str, Any]]:
     """Yield rows, before those of each plan its reference, at 1."""
     for _, own in groupby(rows, key=lambda row: row["plan"]):
         first, *others = own
-        label, one = model_label(first["reference"]), dict.fromkeys(("ratio", "ratio_low", "ratio_high"), 1.0)
+        label, one = sweep.label(first["reference"]), dict.fromkeys(("ratio", "ratio_low", "ratio_high"), 1.0)
         yield from ({**first, **one, "model": first["reference"], "label": label, "usable": True}, first, *others)
 
 
@@ -79,12 +78,12 @@ def interference(sweep: Sweep, plan_id: str) -> Chart:
     names = [sweep.problem_name(plan) for plan in table["plan_id"]]
     beside = [plural(hogs, "competing process", "competing processes") for hogs in table["hogs"]]
     groups = [f"{name}; {processes}" for name, processes in zip(names, beside, strict=True)]
-    rows = value_rows(table.assign(group=groups), "loss", table["model"].map(model_label), scale=100)
+    rows = value_rows(table.assign(group=groups), "loss", table["model"].map(sweep.label), scale=100)
     threads = plural(int(table["threads"].max()), "thread")
     return Chart(
         [Panel(rows, LOST, "", "linear", (-100.0, math.inf))],
         [f"Lost to competing processes, {threads}"],
-        model_styles(table["model"]),
+        model_styles(table["model"], sweep.rank),
         caption=[
             "Step time with competing processes times the CPU time that they leave, over that without, minus one: CPU "
             "time that was available and not used. Bars: 95 % intervals."
@@ -136,7 +135,7 @@ def handover(sweep: Sweep, plan_id: str) -> Chart:
         of_model[number >= at].setdefault(row["model"], []).append(row["ratio"])
     both = [model for model in sorted(of_model[0]) if min(len(result.get(model, ())) for result in of_model) > 1]
     texts = [
-        f"{model_label(model)} {', '.join(f'{median(result[model]):.2f}' for result in of_model)}" for model in both
+        f"{sweep.label(model)} {', '.join(f'{median(result[model]):.2f}' for result in of_model)}" for model in both
     ]
     far_ns = rows[at]["handover_s"] / NANOSECOND
     caption = ["Ratios of generations, by the time of a hand-over between two CPUs; hollow: left out of tables."]
@@ -150,7 +149,7 @@ def handover(sweep: Sweep, plan_id: str) -> Chart:
     places = [far if one / NANOSECOND >= far_ns else near for one in table["handover_s"]]
     drawn = reference_rows(table["model"], places, table["ratio"]).assign(hollow=table["left_out"])
     drawn = drawn.sort_values("x", ascending=False, kind="stable")  # near ones first
-    styles = {m: replace(look, line="none") for m, look in model_styles(sweep.samples["model"]).items()}
+    styles = {m: replace(look, line="none") for m, look in model_styles(sweep.samples["model"], sweep.rank).items()}
     panel = Panel(drawn, "time / better fork-join", "", "ratio")
     return Chart([panel], plan_facts(sweep, plan_id), styles, hollow_unknown=False, caption=caption)
 
@@ -182,7 +181,7 @@ def turns(sweep: Sweep, plan_id: str) -> Chart:
         raise Lacking(
             f"ratios of turns need fork-join, another model and {LEAST_GENERATIONS} generations; measure longer"
         )
-    table, styles = pd.DataFrame(rows), model_styles(sweep.samples["model"])
+    table, styles = pd.DataFrame(rows), model_styles(sweep.samples["model"], sweep.rank)
     low, high = table["value"].quantile([0.01, 0.99])
     firsts = table.groupby("session")["generation"].min()
 
@@ -200,7 +199,7 @@ def turns(sweep: Sweep, plan_id: str) -> Chart:
             axis.set_ylim(low / 1.02, high * 1.02)
             axis.xaxis.get_major_locator().set_params(integer=True)
 
-        return Panel(own, "turn / fork-join", model_label(model), paint=paint)
+        return Panel(own, "turn / fork-join", sweep.label(model), paint=paint)
 
     panels = [painted(model) for model in list(dict.fromkeys(table["model"]))[:MOST_TURNS]]
     caption = (

@@ -15,7 +15,6 @@ import pandas as pd
 from ....cython_src.errors import UsageError
 from ...analysis.estimates import EQUIVALENCE_BAND, NOT_USABLE
 from ...analysis.limits import BOUND_NAMES, bound_of, bound_table
-from ...analysis.names import model_label
 from ...analysis.speeds import best_serial, speed_table
 from ...analysis.sweep import Sweep
 from ...simulate import predict
@@ -48,7 +47,7 @@ def speedup(sweep: Sweep, plan_id: str) -> Chart:
     bounds, looks = bound_lines(limits, {*table["model"]})
     counts = sorted({1, *table["threads"].dropna().astype(int)})
     reference = sweep.reference_call
-    other = model_label(reference) if reference else "gpu_forkjoin" if gpu.all() and len(gpu) else "better fork-join"
+    other = sweep.label(reference) if reference else "gpu_forkjoin" if gpu.all() and len(gpu) else "better fork-join"
     ratio = f"time / {other}"
     panels = [
         _speedups("reference" if reference else "best serial", counts, bounds, value_rows(table, "speedup")),
@@ -65,7 +64,10 @@ def speedup(sweep: Sweep, plan_id: str) -> Chart:
         if any(model.is_gpu for model in sweep.samples["model"])
         else "",
     ]
-    styles, places = {**model_styles(sweep.samples["model"]), **REFERENCES, **looks}, sweep.asked_threads(plan_id)
+    styles, places = (
+        {**model_styles(sweep.samples["model"], sweep.rank), **REFERENCES, **looks},
+        sweep.asked_threads(plan_id),
+    )
     return over_threads(sweep, Chart(panels, plan_facts(sweep, plan_id), styles, places=places, caption=caption))
 
 
@@ -155,7 +157,7 @@ def simulation(
     measured = speed_table(sweep)
     of_models = measured["model"].isin(models) if machine is None else False
     measured = measured[(measured["plan_id"] == plan_id) & of_models]
-    own = model_styles([*sweep.samples["model"], *models])
+    own = model_styles([*sweep.samples["model"], *models], sweep.rank)
     styles = {f"{m}, simulated": replace(own[m], marker="") for m in models}
     styles |= {m: replace(own[m], line="none") for m in models} | REFERENCES | looks
 
@@ -168,7 +170,7 @@ def simulation(
         _efficiencies(threads, bounds, lines("efficiency", table["threads"]), value_rows(measured, "efficiency")),
     ]
     here, far = machine is None, table.loc[~table["far"], "threads"].max() if table["far"].any() else 0
-    names = {f"{m}, simulated": "" if here else model_label(m) for m in models}
+    names = {f"{m}, simulated": "" if here else sweep.label(m) for m in models}
     facts = [*plan_facts(sweep, plan_id), *([] if machine is None else [f"simulated, {machine.name}"])]
     on = "this machine, its curves continued" if machine is None else machine.name
     caption = [

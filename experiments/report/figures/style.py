@@ -10,7 +10,7 @@ import math
 import os
 import string
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,7 +25,6 @@ from matplotlib.lines import Line2D
 from matplotlib.text import Text
 
 from ....cython_src.errors import UsageError
-from ...analysis.names import model_rank
 from ...results.files import write_atomically, write_figure
 from ...subjects.models import MODELS, PERSISTENT, ModelSpec
 
@@ -106,15 +105,18 @@ class ModelStyle:
     line: str
 
 
-def model_styles(models: Sequence[ModelSpec]) -> dict[ModelSpec, ModelStyle]:
-    """Assign colours and markers by model; shades of them, markers and lines by variant, in the models' fixed order.
+def model_styles(
+    models: Sequence[ModelSpec], rank: Callable[[ModelSpec], tuple] | None = None
+) -> dict[ModelSpec, ModelStyle]:
+    """Assign colours and markers by model; shades of them, markers and lines by variant, in the order of `rank`, by
+    default the models' own.
 
     `FIRST` variants look the same in every figure, whatever is beside them. A model of a GPU looks like a variant of
     its twin on the CPU, if it has one.
     """
     styles: dict[ModelSpec, ModelStyle] = {}
     seen: dict[str, int] = {}
-    for model in sorted(set(models), key=model_rank):
+    for model in sorted(set(models), key=rank):
         base = model.name.removeprefix("gpu_")
         first = FIRST.get(base, (base,))
         variant = first.index(str(model)) if str(model) in first else seen.setdefault(base, len(first))

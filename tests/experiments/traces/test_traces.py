@@ -245,8 +245,8 @@ def test_traces_of_two_plans_stand_beside_each_other(tmp_path, logs, monkeypatch
         write_events(tmp_path / f"{plan_id}-{log.about['model']}.npz", log)
     sweep = load(tmp_path)
     for column in ("double", "single"):
-        with chosen(sweep, {"taskiter": "replay", "forkjoin": ""}) as shown:
-            figure, text = draw_traces(shown, tmp_path, plans, column)
+        shown = chosen(sweep, {"taskiter": "replay", "forkjoin": ""})
+        figure, text = draw_traces(shown, tmp_path, plans, column)
         assert [axis.get_title(loc="left").replace("\n", " ").rpartition(",")[0] for axis in figure.axes] == [
             f"{model}, 2 threads, weight gradients {form}{said}"
             for form in ("chain", "partial")
