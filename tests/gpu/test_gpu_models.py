@@ -112,26 +112,14 @@ def test_other_plans_agree_too(options):
 
 @pytest.mark.parametrize("products", ["tf32", "3xtf32"])
 def test_models_agree_in_tf32(products):
-    """Check that one stream and several give the same bits on tensor cores, and other bits than
-    float32."""
-    plan = lower(RESIDUAL, batch=2, num_images=12, num_batches=6, granularity="images=1", conv="direct")
-    runs = {}
-    for model in ("stream", "taskiter, four streams"):
-        bound = GpuBoundPlan(plan, None, FakeDevice(1), products=products)
-        initialise(bound, 1)
-        bound.arrays["dataset.images"][...] = np.random.default_rng(2).standard_normal((12, 3, 8, 8))
-        bound.arrays["learning_rates"][...] = 0.1
-        executor, settings = MODELS[model]
-        with executor(**settings) as gpu:
-            gpu.prepare(bound)
-            gpu.run(2)
-        runs[model] = persistent(bound)
-    assert_same_bits(*runs.values())
-    assert products in bound.instruction_set
+    """Check that one stream and several give the same bits on tensor cores, and that older GPUs are refused."""
+    bounds = [run(residual_plan(), model, 1, 2, products=products) for model in ("stream", "taskiter, four streams")]
+    assert_same_bits(*map(persistent, bounds))
+    assert products in bounds[0].instruction_set
     device = FakeDevice()
     device.has_tf32 = False
     with pytest.raises(UsageError, match=f"products '{products}' must run on a GPU of architecture sm_80 or newer"):
-        GpuBoundPlan(plan, None, device, products=products)
+        GpuBoundPlan(residual_plan(), None, device, products=products)
 
 
 @pytest.mark.parametrize("kind", ["pinned", "managed"])
@@ -238,15 +226,9 @@ def test_every_conflict_is_ordered(model):
 @pytest.mark.parametrize("model", ["tasks, three streams, no taskwait", "taskiter, four streams"])
 def test_every_conflict_of_a_residual_network_is_ordered(model):
     """Check the same for loops of several launches: statistics after convolutions."""
-    plan = residual_plan()
-    executor, settings = MODELS[model]
-    bound = GpuBoundPlan(plan, None, FakeDevice(3, execute=False), products="own")
+    bound = run(residual_plan(), model, 3, execute=False, products="own")
     assert any(len(launches) > 1 for launches in bound.launches)
-    with executor(**settings) as gpu:
-        gpu.prepare(bound)
-        bound.device.log.clear()
-        gpu.run(4)
-    assert assert_conflicts_are_ordered(bound, 4) > 400
+    assert assert_conflicts_are_ordered(bound, 5) > 400
 
 
 def test_a_dependence_left_out_is_noticed(monkeypatch):

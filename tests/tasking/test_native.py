@@ -50,23 +50,22 @@ def test_no_race_in_deque():
     assert done.returncode == 0, done.stderr
 
 
+CLAIMS = ("LOOK=1", "AHEAD=60", "CLAIM_NS=2000")  # homes open a few iterations ahead and decide anew in each iteration
+
+
 @pytest.mark.tsan
-@pytest.mark.parametrize("num_threads", (1, 2, 3, 4, 8, 16) if LONG else (2, 5))
-def test_no_race_in_runtime(num_threads):
+@pytest.mark.parametrize(
+    ("settings", "num_threads"),
+    [
+        *(((), n) for n in ((1, 2, 3, 4, 8, 16) if LONG else (2, 5))),
+        *((CLAIMS, n) for n in ((2, 3, 4, 8) if LONG else (3,))),
+    ],
+)
+def test_no_race_in_runtime(settings, num_threads):
     """Check replay, compiled programs and eager tasks under ThreadSanitizer, against serial order; no wake-up is lost
     even where threads sleep at once and take no naps."""
-    program = build("race_runtime", "-fsanitize=thread", "-DPROGRAM_NAPS=0")
-    done = run(program, 1000 if LONG else 30, num_threads, timeout=900)
-    assert done.returncode == 0, done.stderr
-
-
-@pytest.mark.tsan
-@pytest.mark.parametrize("num_threads", (2, 3, 4, 8) if LONG else (3,))
-def test_no_race_when_claims_open_and_close(num_threads):
-    """Check compiled programs where homes open a few iterations ahead and decide anew in each iteration."""
-    settings = [f"-DPROGRAM_{name}" for name in ("NAPS=0", "LOOK=1", "AHEAD=60", "CLAIM_NS=2000")]
-    program = build("race_runtime", "-fsanitize=thread", *settings)
-    done = run(program, 1000 if LONG else 40, num_threads, timeout=900)
+    settings = [f"-DPROGRAM_{setting}" for setting in ("NAPS=0", *settings)]
+    done = run(build("race_runtime", "-fsanitize=thread", *settings), 1000 if LONG else 40, num_threads, timeout=900)
     assert done.returncode == 0, done.stderr
 
 

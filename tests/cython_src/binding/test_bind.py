@@ -87,11 +87,11 @@ def test_loop_must_fit_its_kernel(attributes, bounds, message):
         bind(builder.build(), target="numpy")
 
 
-def failing(*status):
+def failing(*status, access=update):
     builder = PlanBuilder("test")
     builder.buffer("x", (1,), role="parameter")
     for s in status:
-        builder.loop("f", "test.fails", {"x": "x"}, [Block((s,), (update("x"),))])
+        builder.loop("f", "test.fails", {"x": "x"}, [Block((s,), (access("x"),))])
     return bind(builder.build(), target="numpy")
 
 
@@ -163,8 +163,5 @@ def test_commutative_blocks_run_one_at_a_time(access):
 
 def test_failing_commutative_block_lets_go_of_its_lock():
     """Check that a block that failed does not keep others from running."""
-    builder = PlanBuilder("test")
-    builder.buffer("x", (1,), role="parameter")
-    builder.loop("f", "test.fails", {"x": "x"}, [Block((7,), (commutative("x"),))])
-    bound, workers = bind(builder.build(), target="numpy"), Workers(1)
+    bound, workers = failing(7, access=commutative), Workers(1)
     assert [bound.run_task(0, 0, 1, workers) for _ in range(2)] == [7, 7]

@@ -75,12 +75,23 @@ def test_networks_of_tokens_have_the_parameters_of_the_paper(name, parameters):
         ((MaxPool("a", 2, 1, 2),), "at most half"),
         ((Linear("a", 4), BatchNorm("b")), "channels, height and width"),
         ((Linear("a", 4), Linear("b", 4, after="input"), SoftmaxCrossEntropy()), "must be read by another"),
+        ((LayerNorm("a"),), "after a layer with tokens and features"),
+        ((Embedding("a", 4), Embedding("b", 4)), "must read the input of a network of tokens"),
+        ((Embedding("a", 4), Attention("b", 2)), "a multiple of 6 features; got 4"),
+        ((Embedding("a", 4), Linear("b", 3), TiedHead("c", "a")), "the 3 features before it or fewer, got 'a' of 4"),
+        ((Embedding("a", 4), TiedHead("c", "b")), "must name an Embedding, got 'b'"),
+        (
+            (Embedding("a", 4), Linear("b", 6), Attention("c", 2, inputs=("a", "a", "b"))),
+            "inputs of 'c' must be queries, keys and values of one shape",
+        ),
+        ((Embedding("a", 4), Conv2d("b", 4)), "channels, height and width"),
     ],
 )
 def test_layers_that_do_not_fit_are_refused(layers, message):
-    """Check that a network that cannot be computed says which layer is wrong."""
+    """Check that a network of images or of tokens that cannot be computed says which layer is wrong."""
+    of_tokens = isinstance(layers[0], Embedding | LayerNorm)
     with pytest.raises(UsageError, match=message):
-        list(Network("bad", (3, 8, 8), layers).shapes())
+        list(Network("bad", (5,) if of_tokens else (3, 8, 8), layers, Tokens(10, 8) if of_tokens else None).shapes())
 
 
 def test_the_network_for_large_images_fits_a_small_memory():
@@ -129,24 +140,3 @@ def test_parameter_names_are_pytorchs():
         assert {n: tuple(p.shape) for n, p in module.named_parameters()} == network.parameter_shapes()
         statistics = {n: tuple(b.shape) for n, b in module.named_buffers() if not n.endswith("num_batches_tracked")}
         assert statistics == network.statistic_shapes()
-
-
-@pytest.mark.parametrize(
-    ("layers", "message"),
-    [
-        ((LayerNorm("a"),), "after a layer with tokens and features"),
-        ((Embedding("a", 4), Embedding("b", 4)), "must read the input of a network of tokens"),
-        ((Embedding("a", 4), Attention("b", 2)), "a multiple of 6 features; got 4"),
-        ((Embedding("a", 4), Linear("b", 3), TiedHead("c", "a")), "the 3 features before it or fewer, got 'a' of 4"),
-        ((Embedding("a", 4), TiedHead("c", "b")), "must name an Embedding, got 'b'"),
-        (
-            (Embedding("a", 4), Linear("b", 6), Attention("c", 2, inputs=("a", "a", "b"))),
-            "inputs of 'c' must be queries, keys and values of one shape",
-        ),
-        ((Embedding("a", 4), Conv2d("b", 4)), "channels, height and width"),
-    ],
-)
-def test_layers_of_tokens_that_do_not_fit_are_refused(layers, message):
-    """Check that the sentence says which layer is wrong."""
-    with pytest.raises(UsageError, match=message):
-        list(Network("bad", (5,), layers, Tokens(10, 8)).shapes())

@@ -11,12 +11,12 @@ from forktask.experiments.report.sections import build
 TIMES = {"serial": 1.6e-3, "forkjoin": 1.0e-3, "tasks": 0.95e-3, "taskiter": 0.9e-3}
 
 
-def sweep_of(times, threads=(1, 2), repeats=12, scatter=1e-4):
+def sweep_of(times, threads=(1, 2), repeats=12, scatter=1e-4, **options):
     """A sweep in which all rounds of a model take its time, on two threads, and those on one thread the serial one."""
-    rows = synthetic_results.synthetic_rows(models=tuple(times), threads=threads, noise=0.0, repeats=repeats)
+    rows = synthetic_results.synthetic_rows(models=tuple(times), threads=threads, noise=0.0, repeats=repeats, **options)
     for row in rows:
         if row["kind"] == "sample":
-            wanted = times[row["model"]] if row["threads"] == 2 else times["serial"]
+            wanted = times[row["model"]] if row["threads"] == 2 else times.get("serial", 1e-3)
             row["step_time_s"] = wanted * (
                 1 + scatter * (row["repetition"] % 3) * (row["model"] == "serial" or scatter < 1e-3)
             )

@@ -29,15 +29,9 @@ from forktask.experiments.events.event_states import (
 from forktask.experiments.events.events import EventLog, write_events
 from forktask.experiments.report import findings
 from forktask.experiments.report.findings import diagnose_folder
-from forktask.experiments.simulate import policies
-from forktask.experiments.simulate.policies import Subject, can_simulate
+from forktask.experiments.simulate.policies import Subject, can_simulate, simulate
 from forktask.experiments.subjects.models import parse_model
 from forktask.experiments.traces.sweep import file_name, plan_folder
-
-
-def simulate(subject, model, *arguments, **options):
-    """Simulate the model that a text names."""
-    return policies.simulate(subject, parse_model(model), *arguments, **options)
 
 
 @pytest.mark.parametrize("batch", [30, 60, 120])
@@ -82,7 +76,7 @@ def simulated_log(plan, model, threads=2):
     """Return the event log of two simulated steps: blocks of weight gradients take 200 us, others 20."""
     loop_s = [200e-6 if "conv_backward_weights" in loop.kernel else 20e-6 for loop in plan.loops]
     subject = Subject(plan, np.array(loop_s)[plan.task_loop], MACHINE)
-    result = simulate(subject, model, threads, run_lengths=(1, 2), keep_schedule=True).schedule
+    result = simulate(subject, parse_model(model), threads, run_lengths=(1, 2), keep_schedule=True).schedule
     blocks = np.zeros(2 * plan.num_tasks, EVENT_DTYPE)
     blocks["iteration"], blocks["task"] = np.divmod(np.arange(len(blocks)), plan.num_tasks)
     for name, times in (("start_ns", result["start"]), ("stop_ns", result["finish"])):

@@ -2,31 +2,19 @@
 
 import pandas as pd
 import pytest
+from experiments.analysis.test_recovered import sweep_of
 
-from experiments import synthetic_results
 from forktask.cython_src.errors import UsageError
 from forktask.experiments.report import figures
 from forktask.experiments.report.figures import when
 from forktask.experiments.report.sections import build
 
-MODELS = ("serial", "forkjoin:region=persistent", "taskiter")
-
-
-def sweep_of(granularities, models=MODELS, repeats=12):
-    """A sweep in which fork-join takes 1 ms on two threads, taskiter 0.9, and the serial run 1.5."""
-    rows = synthetic_results.synthetic_rows(
-        models=models, threads=(1, 2), granularities=granularities, noise=0.0, repeats=repeats
-    )
-    times = {"serial": 1.5e-3, "taskiter": 0.9e-3}
-    for row in rows:
-        if row["kind"] == "sample":
-            row["step_time_s"] = times.get(row["model"], 1e-3) * (1 + 1e-4 * (row["repetition"] % 3))
-    return synthetic_results.sweep_of(rows)
+TIMES = {"serial": 1.5e-3, "forkjoin:region=persistent": 1e-3, "taskiter": 0.9e-3}  # on two threads
 
 
 def test_points_lie_over_the_published_ones():
     """Check the run's points, that all published ones are there, and the caption."""
-    sweep = sweep_of((4, 16, 32))
+    sweep = sweep_of(TIMES, granularities=(4, 16, 32))
     data = figures.figure_data(sweep, "when")
     own = data[data["group"] == when.OWN]
     assert own["x"].tolist() == pytest.approx([0.75] * 3, rel=1e-3)
@@ -44,10 +32,10 @@ def test_points_lie_over_the_published_ones():
 @pytest.mark.parametrize(
     "sweep",
     [
-        sweep_of((4, 16)),
-        sweep_of((4, 16, 32), models=MODELS[:2]),
-        sweep_of((4, 16, 32), models=MODELS[1:]),
-        sweep_of((4, 16, 32), repeats=1),
+        sweep_of(TIMES, granularities=(4, 16)),
+        sweep_of({k: v for k, v in TIMES.items() if k != "taskiter"}, granularities=(4, 16, 32)),
+        sweep_of({k: v for k, v in TIMES.items() if k != "serial"}, granularities=(4, 16, 32)),
+        sweep_of(TIMES, granularities=(4, 16, 32), repeats=1),
     ],
     ids=["two plans", "no tasks", "no serial run", "no intervals"],
 )

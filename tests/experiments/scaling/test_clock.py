@@ -223,19 +223,18 @@ def test_efficiency_is_not_judged_beside_load():
     assert result.verdict == FAIL and result.ratio.count == len(result.takes) - loaded < len(result.takes)
 
 
-def test_other_results_are_an_error():
-    """Check that no ratio is given between models that computed something else."""
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda side, row: {**row, "weights_hash": side.model}, "same results"),
+        (lambda side, row: {"failure": "crash", "message": "killed by SIGSEGV"}, "taskiter on 2 .*SIGSEGV"),
+    ],
+)
+def test_other_results_and_crashes_are_errors(change, message):
+    """Check that no ratio is given between models that computed something else, and that a crash is no slow sample."""
     machine = FakeMachine({"taskiter": 1.0, "forkjoin": 1.0})
-    machine.change = lambda side, row: {**row, "weights_hash": side.model}
-    with pytest.raises(SampleError, match="same results"):
-        run(machine)
-
-
-def test_a_process_that_fails_is_an_error():
-    """Check that a crash is no slow sample."""
-    machine = FakeMachine({"taskiter": 1.0, "forkjoin": 1.0})
-    machine.change = lambda side, row: {"failure": "crash", "message": "killed by SIGSEGV"}
-    with pytest.raises(SampleError, match="taskiter on 2 .*SIGSEGV"):
+    machine.change = change
+    with pytest.raises(SampleError, match=message):
         run(machine)
 
 

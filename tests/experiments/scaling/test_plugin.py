@@ -166,7 +166,7 @@ def test_a_regression_in_time_fails(pytester, machine, claim, factor):
         result = run(pytester, text, "--scaling-jsonl=rows", "--scaling-on-inconclusive=skip", baseline=False)
         result.assert_outcomes(**outcome)
         assert result.ret == (verdict == "fail")
-        rows = [json.loads(line) for line in (pytester.path / "rows").read_text().splitlines()]
+        rows = rows_of("rows")
         assert [row["verdict"] for row in rows if row["kind"] == "clock"] == [verdict]
         assert [row["failures"] for row in rows if row["kind"] == "tier"] == [[], []]
 
@@ -224,7 +224,7 @@ def test_reports(pytester, machine, monkeypatch):
     text = (pytester.path / "out.md").read_text()
     assert "| cifar10_cnn(batch=16) | taskiter/forkjoin on 2 |" in text and "| within |" in text
     assert re.search(r"\| \d+ \| \d+ \| 1 \| \d+ s \|", text) and text in (pytester.path / "step.md").read_text()
-    rows = [json.loads(line) for line in (pytester.path / "out.jsonl").read_text().splitlines()]
+    rows = rows_of("out.jsonl")
     assert rows[0]["kind"] == "run" and "cpu" in rows[0]["environment"]
     assert {row["kind"] for row in rows[1:]} == {"exact", "tier", "model", "clock", "test"}
     (clock,) = [row for row in rows if row["kind"] == "clock"]

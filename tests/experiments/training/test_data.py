@@ -10,16 +10,16 @@ from forktask.cython_src.errors import UsageError
 from forktask.experiments.training.data import load_data
 
 
-def idx_bytes(array, type_code=8):
+def idx_bytes(array):
     array = np.asarray(array, np.uint8)
-    return bytes([0, 0, type_code, array.ndim]) + struct.pack(f">{array.ndim}I", *array.shape) + array.tobytes()
+    return bytes([0, 0, 8, array.ndim]) + struct.pack(f">{array.ndim}I", *array.shape) + array.tobytes()
 
 
-def write_idx_folder(folder, side=28, count=40, pack=False):
+def write_idx_folder(folder, pack=False):
     rng = np.random.default_rng(0)
     contents = {}
-    for part, n in (("train", count), ("t10k", 11)):
-        contents[f"{part}-images-idx3-ubyte"] = rng.integers(0, 256, (n, side, side), dtype=np.uint8)
+    for part, n in (("train", 40), ("t10k", 11)):
+        contents[f"{part}-images-idx3-ubyte"] = rng.integers(0, 256, (n, 28, 28), dtype=np.uint8)
         contents[f"{part}-labels-idx1-ubyte"] = np.arange(n) % 10
     for name, array in contents.items():
         data = idx_bytes(array)
@@ -27,16 +27,12 @@ def write_idx_folder(folder, side=28, count=40, pack=False):
     return contents
 
 
-def write_cifar_folder(folder, records=20, label_bytes=1):
+def write_cifar_folder(folder):
     rng = np.random.default_rng(1)
-    names = [f"data_batch_{i}.bin" for i in range(1, 6)] + ["test_batch.bin"]
-    if label_bytes == 2:
-        names = ["train.bin", "test.bin"]
     contents = []
-    for name in names:
-        array = rng.integers(0, 256, (records, label_bytes + 3072), dtype=np.uint8)
-        array[:, 0] = np.arange(records) % 10
-        array[:, label_bytes - 1] = np.arange(records) % (10 if label_bytes == 1 else 100)
+    for name in (*(f"data_batch_{i}.bin" for i in range(1, 6)), "test_batch.bin"):
+        array = rng.integers(0, 256, (20, 1 + 3072), dtype=np.uint8)
+        array[:, 0] = np.arange(20) % 10
         (folder / name).write_bytes(array.tobytes())
         contents.append(array)
     return np.concatenate(contents)
