@@ -286,11 +286,6 @@ def test_a_wrong_type_is_one_sentence(name, make):
 LONE = "a\ud800b"
 
 
-def _array(name):
-    graph = ft.UserGraph("g")
-    return graph.array(name, np.ones(4))
-
-
 @pytest.mark.parametrize(
     "use",
     [
@@ -302,7 +297,7 @@ def _array(name):
         lambda path, name: ft.Embedding("e", 4, positions=name),
         lambda path, name: ft.Positions("e", types=name),
         lambda path, name: ft.UserGraph(name),
-        lambda path, name: _array(name),
+        lambda path, name: ft.UserGraph("g").array(name, np.ones(4)),
         lambda path, name: plans.PlanBuilder(name),
         lambda path, name: plans.PlanBuilder("p").buffer(name, (3,)),
     ],

@@ -159,20 +159,8 @@ def test_a_runtime_that_fails_is_a_row_and_nothing_else_is_lost(tmp_path, kind):
     else:
         model = build(tmp_path, change)
     out = tmp_path / "result"
-    main(
-        [
-            "compare",
-            "--quick",
-            "--network",
-            "lenet5",
-            "--models",
-            f"serial,{model}",
-            "--threads",
-            "2",
-            "--out",
-            str(out),
-        ]
-    )
+    command = ["compare", "--quick", "--network", "lenet5", "--threads", "2"]
+    main([*command, "--models", f"serial,{model}", "--out", str(out)])
     rows = [json.loads(line) for line in (out / "samples.jsonl").read_text().splitlines()]
     (failure,) = [row for row in rows if row["kind"] == "failure" and row["measuring"] == "sample"]
     assert failure["model"] == model and re.search(words, failure["message"])

@@ -125,6 +125,10 @@ def test_auto_has_blocks_for_eight_threads():
     assert max(loop.num_blocks for loop in lower("gpt2_tiny", batch=1, sequence=16).loops) <= 16
 
 
+def bad(*layers, answers="next"):
+    return Network("bad", (4,), layers, Tokens(6, 8, answers))
+
+
 @pytest.mark.parametrize(
     ("network", "options", "named"),
     [
@@ -132,24 +136,10 @@ def test_auto_has_blocks_for_eight_threads():
         ("gpt2_tiny", {"layout": "nhwc"}, ("Embedding", "'wte'")),
         ("gpt2_tiny", {"label_smoothing": 0.1}, ("label_smoothing", "0.1")),
         ("gpt2_tiny", {"frozen": "wpq"}, ("frozen", "wpq")),
-        (
-            Network("bad", (4,), (Embedding("a", 4), Linear("b", 5), SoftmaxCrossEntropy()), Tokens(6, 8)),
-            {},
-            ("vocabulary",),
-        ),
-        (Network("bad", (4,), (Embedding("a", 4), TiedHead("b", "a")), Tokens(6, 8)), {}, ("SoftmaxCrossEntropy",)),
-        (
-            Network(
-                "bad", (4,), (Embedding("a", 6), ReLU6("b"), TiedHead("c", "a"), SoftmaxCrossEntropy()), Tokens(6, 8)
-            ),
-            {},
-            ("ReLU6", "'b'"),
-        ),
-        (
-            Network("bad", (4,), (Embedding("a", 6), Linear("b", 5), SoftmaxCrossEntropy()), Tokens(6, 8, "class")),
-            {},
-            ("classifier",),
-        ),
+        (bad(Embedding("a", 4), Linear("b", 5), SoftmaxCrossEntropy()), {}, ("vocabulary",)),
+        (bad(Embedding("a", 4), TiedHead("b", "a")), {}, ("SoftmaxCrossEntropy",)),
+        (bad(Embedding("a", 6), ReLU6("b"), TiedHead("c", "a"), SoftmaxCrossEntropy()), {}, ("ReLU6", "'b'")),
+        (bad(Embedding("a", 6), Linear("b", 5), SoftmaxCrossEntropy(), answers="class"), {}, ("classifier",)),
     ],
 )
 def test_what_has_no_kernels_is_refused_by_name(network, options, named):

@@ -41,11 +41,6 @@ def starts(begins_s, lasting_s=175.0, generations=2):
     return typed(rows)
 
 
-def sessions_in(rows):
-    """How many sessions rows are of."""
-    return len({*separate_sessions(rows)[1].values()}) or 1
-
-
 def in_turn(points, sessions):
     """Estimates of points whose generations are of each session in turn."""
     return Estimates(points, sessions={t[0]: t[0] % sessions for own in points.values() for t in own})
@@ -141,7 +136,7 @@ def test_published_runs_spread_over_the_hour_hold_the_mean_of_the_others(name):
 def test_published_runs_that_follow_each_other_are_fewer_sessions(name, run_s):
     """Check that five consecutive ones of the forty published runs count as one session."""
     begins_s = [number * (run_s + 5) for number in range(5)]
-    assert sessions_in(starts(begins_s, run_s)) == 1
+    assert len({*separate_sessions(starts(begins_s, run_s))[1].values()}) <= 1
 
 
 def test_a_verdict_of_one_session_is_not_that_of_the_machine():

@@ -225,14 +225,6 @@ def test_what_is_no_regular_file_is_refused(command, make, tmp_path, capsys):
     assert os.listdir(tmp_path) == ["thing"]
 
 
-def in_new_process(words, **variables):
-    """Run the command line in a fresh process with other variables of the environment."""
-    program = [sys.executable, "-P", "-m", "forktask", *words]
-    return subprocess.run(
-        program, env={**os.environ, **variables}, capture_output=True, text=True, timeout=120, check=False
-    )
-
-
 @pytest.fixture
 def processes(monkeypatch):
     """Undo `nothing_is_measured`."""
@@ -253,19 +245,18 @@ TRAIN = ["train", *OPTIONS.split()]
         ([*TRAIN, "taskiter"], {"MPLBACKEND": "garbage"}, 0),
         (["--version"], {"MPLBACKEND": "garbage", "OMP_NUM_THREADS": "x", "PYTHONIOENCODING": "ascii"}, 0),
     ],
-    ids=[
-        "OMP_THREAD_LIMIT",
-        "OMP_DYNAMIC",
-        "OMP_THREAD_LIMIT of tasks",
-        "OMP_MAX_ACTIVE_LEVELS",
-        "MPLBACKEND",
-        "version",
-    ],
 )
 def test_environments(words, variables, code, tmp_path, processes):
     """Check variables of the environment that keep threads or figures away."""
     out = ["--out", str(tmp_path / "out")] if words[0] == "train" else []
-    done = in_new_process([*words, *out], **variables)
+    done = subprocess.run(
+        [sys.executable, "-P", "-m", "forktask", *words, *out],
+        env={**os.environ, **variables},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
     assert done.returncode == code and "Traceback" not in done.stderr, done.stderr
     if code:
         assert done.stderr.startswith("forktask: error: ") and done.stderr.count("\n") == 1
@@ -364,22 +355,15 @@ sys.exit(main())
 """
 
 
-@pytest.mark.parametrize(
-    "place",
-    [
-        "forktask.experiments.commands.main",
-        "forktask.experiments.commands.compare",
-        "numpy.linalg",
-        "msgspec",
-        "atexit",
-    ],
-)
+OF_OURS = ("forktask.experiments.commands.main", "forktask.experiments.commands.compare")
+
+
+@pytest.mark.parametrize("place", [*OF_OURS, "numpy.linalg", "msgspec", "atexit"])
 def test_an_interrupt_is_no_traceback(place, processes):
     """Check Ctrl-C while modules are loaded, ours and others', and at the interpreter's own end."""
     program = INTERRUPTED.format(place=place)
-    done = subprocess.run(
-        [sys.executable, "-P", "-c", program], capture_output=True, text=True, timeout=60, check=False
-    )
+    command = [sys.executable, "-P", "-c", program]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert (done.returncode, done.stderr) == (130, "forktask: interrupted\n")
 
 

@@ -362,15 +362,8 @@ def test_a_refusal_of_the_check_names_the_first_layer_that_differs(monkeypatch):
         layers = [replace(la, eps=0.1) if la.name == "4" else la for la in network.layers]
         return replace(network, layers=tuple(layers)), parts
 
-    parts = [
-        nn.Conv2d(3, 4, 3),
-        nn.BatchNorm2d(4),
-        nn.ReLU(),
-        nn.Conv2d(4, 4, 3),
-        nn.BatchNorm2d(4),
-        nn.Conv2d(4, 4, 3),
-    ]
-    module = chain(*parts).eval()
+    first, second = (nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4)), (nn.Conv2d(4, 4, 3), nn.BatchNorm2d(4))
+    module = chain(*first, nn.ReLU(), *second, nn.Conv2d(4, 4, 3)).eval()
     module[0].weight.requires_grad_(False)
     state = {name: value.clone() for name, value in module.state_dict().items()}
     assert not ft.from_torch(module, IMAGES).unchecked

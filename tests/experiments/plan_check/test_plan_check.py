@@ -184,13 +184,8 @@ def test_other_bits_than_serial_are_refused(program, monkeypatch):
 
     monkeypatch.setattr(worker, "make_executor", Wrong)
     plan, _ = asked("mine.py:network")
-    job = {
-        "plan": plan,
-        "path": sys.path,
-        "accesses": False,
-        "models": [["forkjoin", 2], ["taskiter", 2]],
-        "limit_s": 0.5,
-    }
+    models = [["forkjoin", 2], ["taskiter", 2]]
+    job = {"plan": plan, "path": sys.path, "accesses": False, "models": models, "limit_s": 0.5}
     fault = worker.check(job)["fault"]
     assert fault["buffer"] == "fc.weight" and "taskiter on 2 threads" in fault["what"]
     assert fault["layer"] == "fc" and fault["loop"] in {loop.name for loop in lower("mine.py:network").loops}

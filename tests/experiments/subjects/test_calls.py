@@ -335,18 +335,8 @@ def test_the_guide_runs(tmp_path, monkeypatch):
             words = [sys.executable, "-m", *words, "--quick", "--out", f"out{number}"]
         done = subprocess.run(words, capture_output=True, text=True, check=False)
         assert done.returncode == 0, done.stderr
-    tests = [
-        sys.executable,
-        "-P",
-        "-m",
-        "pytest",
-        "-q",
-        "-p",
-        "no:cacheprovider",
-        "test_speed.py",
-        "--scaling-budget=0",
-    ]
-    done = subprocess.run(tests, capture_output=True, text=True, check=False)
+    tests = ["-P", "-m", "pytest", "-q", "-p", "no:cacheprovider", "test_speed.py", "--scaling-budget=0"]
+    done = subprocess.run([sys.executable, *tests], capture_output=True, text=True, check=False)
     assert "2 passed" in done.stdout, done.stdout
 
 

@@ -461,13 +461,8 @@ def test_status_of_a_model_that_is_not_installed(runner, capsys):
 
 def test_the_measured_process_gets_a_clean_environment():
     """Check that what cripples or steers BLAS and OpenMP is gone, and spinning depends on the cores left."""
-    own = {
-        "PATH": "/bin",
-        "OPENBLAS_CORETYPE": "Haswell",
-        "OMP_PLACES": "cores",
-        "GOMP_SPINCOUNT": "1",
-        "FORKTASK_ISA": "avx2",
-    }
+    gone = {"OPENBLAS_CORETYPE": "Haswell", "OMP_PLACES": "cores", "GOMP_SPINCOUNT": "1"}
+    own = {"PATH": "/bin", "FORKTASK_ISA": "avx2", **gone}
     settings = sample_environment(threads=2, hogs=0, cores=2)
     assert clean_environment(own, settings) == {"PATH": "/bin", "FORKTASK_ISA": "avx2", **settings}
     own = {"LD_PRELOAD": "/a/libiomp5.so:/b/libjemalloc.so.2 libomp.so.5", "MALLOC_CONF": "x", "GLIBC_TUNABLES": "y"}

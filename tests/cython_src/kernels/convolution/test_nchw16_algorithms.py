@@ -47,14 +47,7 @@ def test_every_form_has_the_direct_forms_bits(seed, instruction_set):
         bounds = cut(rng, 2, channels, height // 2 if pooled else height)
         expected = run_kernel(f"conv_{kernel}", operands, outputs, attributes, bounds, "cpu", instruction_set)
         for algorithm in NCHW16_FORMS[1:]:
-            got = run_kernel(
-                f"conv_{kernel}",
-                operands,
-                outputs,
-                {**attributes, "algorithm": NCHW16_FORMS.index(algorithm)},
-                bounds,
-                "cpu",
-                instruction_set,
-            )
+            attributes["algorithm"] = NCHW16_FORMS.index(algorithm)
+            got = run_kernel(f"conv_{kernel}", operands, outputs, attributes, bounds, "cpu", instruction_set)
             for name in outputs:
                 np.testing.assert_array_equal(got[name], expected[name], err_msg=f"{kernel} {algorithm} {name}")

@@ -33,15 +33,8 @@ def test_norm_statistics(size, halo, mean, seed):
     x = random_map(rng, source, mean)
     partials = fill(np.empty(statistics_shape(len(blocks), source.pitch), np.float32))
     count = batch * height * width
-    compare(
-        "nhwc_norm_statistics",
-        {"input": x, "partials": partials},
-        ["partials"],
-        source.attributes("in"),
-        blocks,
-        count + 10,
-    )
-    attributes = source.attributes("in")
+    attributes, operands = source.attributes("in"), {"input": x, "partials": partials}
+    compare("nhwc_norm_statistics", operands, ["partials"], attributes, blocks, count + 10)
     for name in INSTRUCTION_SETS:
         merged = run_kernel(
             "nhwc_norm_statistics", {"input": x, "partials": partials}, ["partials"], attributes, blocks, "cpu", name
