@@ -151,23 +151,23 @@ struct Pair {
     float z, g;
 };
 
-/* Sums of g and g xhat over a block, for a strip of channels from b.c0 on, into rows of `out`; g = gradient(n, y, x, c, z).
- * All threads of the CUDA block must come. */
-template <typename Gradient>
-__device__ inline void gradient_sums(const NhwcMap &m, const float *input, const float *mean, const float *inv_std,
-                                     const Box &b, int end, float *out, Gradient gradient)
+/* Sums of g and g xhat over a block. Bounds: images, rows, partial. */
+KERNEL(nhwc_norm_backward_statistics)
 {
-    const int c0 = b.c0 + (int)blockIdx.x * NORM_CHANNELS, c = c0 + (int)threadIdx.x % NORM_CHANNELS;
-    if (c0 >= end)
+    const NhwcMap m = a.in_map, dy = with_halo(m, a.gradient_halo), ys = with_halo(m, a.activations_halo);
+    const auto &b = block_bounds(a);
+    const Mask mask = {a.activations, a.scale, a.shift, a.activation};
+    const int c0 = (int)blockIdx.x * NORM_CHANNELS, c = c0 + (int)threadIdx.x % NORM_CHANNELS;
+    if (c0 >= m.pitch)
         return;
     float sum = 0, with_xhat = 0;
-    if (c < end) {
-        const float center = mean[c], factor = inv_std[c];
+    if (c < m.pitch) {
+        const float center = a.mean[c], factor = a.inv_std[c];
         for_strip<NORM_CHANNELS>(
             m, b.n0, b.n1, b.y0, b.y1,
             [&](int n, int y, int x) {
-                const float z = input[pixel(m, n, y, x) + c];
-                return Pair{z, gradient(n, y, x, c, z)};
+                const float z = a.input[pixel(m, n, y, x) + c];
+                return Pair{z, masked(mask, a.gradient[pixel(dy, n, y, x) + c], z, pixel(ys, n, y, x) + c, c)};
             },
             [&](const Pair &at) {
                 sum += at.g;
@@ -176,36 +176,11 @@ __device__ inline void gradient_sums(const NhwcMap &m, const float *input, const
     }
     sum = sum_strips<NORM_CHANNELS>(shared, sum);
     with_xhat = sum_strips<NORM_CHANNELS>(shared, with_xhat);
-    if (threadIdx.x < NORM_CHANNELS && c < end) {
-        out[c] = sum;
-        out[m.pitch + c] = with_xhat;
+    if (threadIdx.x < NORM_CHANNELS && c < m.pitch) {
+        float *out = a.partials + (long long)b.partial * 2 * m.pitch + c;
+        out[0] = sum;
+        out[m.pitch] = with_xhat;
     }
-}
-
-/* Bounds: images, rows, partial. */
-KERNEL(nhwc_norm_backward_statistics)
-{
-    const NhwcMap m = a.in_map, dy = with_halo(m, a.gradient_halo), ys = with_halo(m, a.activations_halo);
-    const auto &b = block_bounds(a);
-    const Box rows = {b.n0, b.n1, b.y0, b.y1, 0, m.pitch};
-    const Mask mask = {a.activations, a.scale, a.shift, a.activation};
-    float *out = a.partials + (long long)b.partial * 2 * m.pitch;
-    gradient_sums(m, a.input, a.mean, a.inv_std, rows, m.pitch, out, [&](int n, int y, int x, int c, float z) {
-        return masked(mask, a.gradient[pixel(dy, n, y, x) + c], z, pixel(ys, n, y, x) + c, c);
-    });
-}
-
-/* The last launch of nhwc_depthwise_norm_backward, which has left the gradient of its input: the sums of the norm before. */
-KERNEL_OF(nhwc_depthwise_norm_sums, nhwc_depthwise_norm_backward)
-{
-    const NhwcMap m = a.in_map, dy = with_halo(m, a.output_halo);
-    const auto &b = block_bounds(a);
-    const Box rows = {b.n0, b.n1, 0, m.height, b.c0, b.c1};
-    const Mask mask = {0, a.input_scale, a.input_shift, a.input_activation};
-    float *out = a.statistics + (long long)b.partial * 2 * m.pitch;
-    gradient_sums(
-        m, a.input, a.input_mean, a.input_inv_std, rows, channel_end(m, b.c1), out,
-        [&](int n, int y, int x, int c, float z) { return masked(mask, a.output[pixel(dy, n, y, x) + c], z, 0, c); });
 }
 
 /* Bounds: channels. A thread for each; partials are added in order. */
