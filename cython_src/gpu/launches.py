@@ -162,8 +162,6 @@ _PER_PIXEL = _per_channel()
 _PER_FOUR = _per_channel(4)
 # A CUDA block for each NORM_CHANNELS channels of the pitch.
 _PER_STRIP = per_strip(lambda a, b: a["in_pitch"], width=NORM_CHANNELS)
-# A thread for each channel of a vector.
-_PER_VECTOR_ELEMENT = per_item(lambda a, b: extents(b, 0) + LANES)
 _PER_PARAMETER = per_item(lambda a, b: extents(b, 0))
 
 
@@ -271,7 +269,8 @@ _LAUNCHES: dict[str, Grid] = {
     "nhwc_depthwise_backward_weights": per_strip(lambda a, b: b[:, 5] - b[:, 4], times=lambda a: a["kernel"] ** 2 + 1),
     "nhwc_depthwise_norm_backward": _depthwise_norm_backward,
     **dict.fromkeys(("nhwc_norm_statistics", "nhwc_norm_backward_statistics"), _PER_STRIP),
-    **{f"nhwc_norm_{what}": _PER_VECTOR_ELEMENT for what in ("finish", "evaluate", "backward_finish")},
+    "nhwc_norm_evaluate": per_item(lambda a, b: extents(b, 0) + LANES),
+    **dict.fromkeys(("nhwc_norm_finish", "nhwc_norm_backward_finish"), per_strip(lambda a, b: extents(b, 0) + LANES)),
     **{f"nhwc_norm_{what}": _PER_FOUR for what in ("apply", "backward_apply")},
     **{f"nhwc_{what}": _PER_FOUR for what in ("activation", "activation_backward", "add")},
     **{f"nhwc_{what}": _PER_PIXEL for what in ("depthwise_forward", "depthwise_backward_data", "norm_depthwise")},
@@ -282,7 +281,8 @@ _LAUNCHES: dict[str, Grid] = {
     "nhwc_flatten": per_item(lambda a, b: extents(b, 0) * _sizes(a, "in", "channels", "height", "width")),
     **dict.fromkeys(("optimizer_sgd", "optimizer_adam"), _PER_PARAMETER),
     "gradient_sum": per_block(lambda a, b: 1),
-    **dict.fromkeys(("gradient_scale", "replica"), per_block(lambda a, b: 1, shared_bytes=0)),
+    "gradient_scale": per_block(lambda a, b: 1, shared_bytes=8 * THREADS),
+    "replica": per_block(lambda a, b: 1, shared_bytes=0),
     **TOKEN_LAUNCHES,
 }
 

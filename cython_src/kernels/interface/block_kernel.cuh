@@ -79,7 +79,8 @@ __device__ inline void put(float *p, float value, bool accumulate)
 
 /* Sum of what the threads of a CUDA block have, in `sums` of THREADS numbers, which may be used again after a barrier.
  * Barriers: all threads of the CUDA block must come. */
-__device__ inline float sum_threads(float *sums, float value)
+template <typename Number>
+__device__ inline Number sum_threads(Number *sums, Number value)
 {
     sums[threadIdx.x] = value;
     for (int half = THREADS / 2; half > 0; half /= 2) {
