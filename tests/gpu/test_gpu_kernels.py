@@ -80,6 +80,19 @@ def test_sources_compile_without_warnings(file, target, products):
         assert b".text." + name + b"\0" in code if kind == "sm" else b".entry " + name + b"(" in code
 
 
+@pytest.mark.nvrtc
+@pytest.mark.parametrize("target", ["compute_80", "compute_90"])
+def test_kernels_wait_before_they_touch_memory(target):
+    """Check that from sm_90 on each kernel lets the next one start, and waits for the one before, first of all."""
+    status, log, code = compile_for(kinds.load_nvrtc(), "kernels/optimizer/optimizer.cu", target)
+    entries = code.decode().split(".entry ")[1:]
+    assert status == 0 and len(entries) == 4, log
+    for entry in entries:
+        found = re.findall(r"griddepcontrol\.\w+|(?:ld|st|atom|red)\.(?:global|volatile|shared)", entry)
+        begins = ["griddepcontrol.launch_dependents", "griddepcontrol.wait"] if target == "compute_90" else []
+        assert len(found) > 3 and [f for f in found if "grid" in f] == begins == found[: len(begins)]
+
+
 def rounded_to_tf32(array):
     """Nearest numbers with 10 bits of mantissa, ties away from zero."""
     return ((array.view(np.uint32) + 0x1000) & 0xFFFFE000).view(np.float32)
@@ -214,10 +227,9 @@ def test_convolutions_of_any_geometry(monkeypatch):
 
 
 @pytest.mark.cxx
-def test_gradients_of_depthwise_convolutions(monkeypatch):
-    """Check the gradients against the NumPy forms in float64; those through a norm also of maps of several tiles."""
+def test_gradients_through_a_norm_and_a_depthwise_convolution(monkeypatch):
+    """Check windows of any geometry, and maps of several tiles, against the NumPy forms in float64."""
     monkeypatch.setattr(nhwc_testing, "INSTRUCTION_SETS", ("cuda",))
-    test_depthwise.test_gradients()
     test_depthwise.test_norm_backward()
     for stride, before in itertools.product((1, 2), (False, True)):
         large = NhwcMap("large", 2, 20, 37, 70)

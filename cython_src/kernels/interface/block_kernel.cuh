@@ -16,8 +16,27 @@
 #define STRIPS         (THREADS / STRIP_CHANNELS)
 
 #ifndef FORKTASK_EMULATED
-#define KERNEL_OF(name, spec) \
-    extern "C" __global__ void __launch_bounds__(THREADS) name(const __grid_constant__ spec##_args a)
+/* Let the next kernel of the stream be set up meanwhile, and wait for the one before: both do something only where a launch
+ * asks for it (gpu/programmatic.py). All kernels do so before all else, so that a kernel that ends has waited for the
+ * one before it, which had waited for its own: one that starts early still comes after all before it, and what is
+ * launched without asking, an event or a copy, after it. */
+__device__ inline void follow_kernel()
+{
+#if __CUDA_ARCH__ >= 900
+    asm volatile("griddepcontrol.launch_dependents;");
+    asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+}
+
+#define KERNEL_OF(name, spec)                                                                         \
+    static __device__ __forceinline__ void name##_body(const spec##_args &a);                         \
+    extern "C" __global__ void __launch_bounds__(THREADS) name(const __grid_constant__ spec##_args a) \
+    {                                                                                                 \
+        follow_kernel();                                                                              \
+        name##_body(a);                                                                               \
+    }                                                                                                 \
+    static __device__ __forceinline__ void name##_body(const spec##_args &a)
+
 extern __shared__ __align__(16) float shared[]; /* of the CUDA block; undefined on entry */
 
 __device__ inline long long now_ns()
