@@ -260,7 +260,7 @@ _LAUNCHES: dict[str, Grid] = {
     "fc_backward_weights": per_item(lambda a, b: a["outputs"] * (a["features"] + 1)),
     "softmax": per_item(lambda a, b: extents(b, 0) * a["lanes"]),
     "softmax_loss": _softmax_loss,
-    "loss_sum": per_block(lambda a, b: 1, shared_bytes=8 * THREADS),
+    "loss_sum": per_block(lambda a, b: 1),
     "nhwc_load_images": per_item(lambda a, b: extents(b, 0) * _sizes(a, "out", "height", "width", "pitch")),
     "nhwc_conv_pack": _nhwc_pack,
     "nhwc_conv_forward": _nhwc_convolution,

@@ -21,21 +21,6 @@ __device__ inline float read_source(const NhwcMap &m, const Source &s, const Win
     return s.scale ? activate(s.scale[c] * z + s.shift[c], s.activation) : z;
 }
 
-/* The sum over the windows that read pixel (y, x) of weight times value(y, x) of their pixel, one of the map `m`. */
-template <typename Args, typename Value>
-__device__ inline float gather(const Args &a, const NhwcMap &m, int y, int x, int c, Value value)
-{
-    const Window &w = a.window;
-    float sum = 0;
-    for (int tap = 0; tap < w.kernel * w.kernel; tap++) {
-        const int yy = y + w.padding - tap / w.kernel, xx = x + w.padding - tap % w.kernel;
-        if (yy >= 0 && xx >= 0 && yy % w.stride == 0 && xx % w.stride == 0 && yy / w.stride < m.height &&
-            xx / w.stride < m.width)
-            sum += a.weight[(long long)c * w.kernel * w.kernel + tap] * value(yy / w.stride, xx / w.stride);
-    }
-    return sum;
-}
-
 /* A thread for each number of the result. Bounds: images, rows, channels. */
 template <typename Args>
 __device__ inline void depthwise_forward(const Args &a, const Source &source)
@@ -69,13 +54,22 @@ KERNEL(nhwc_norm_depthwise)
 /* Bounds: images, rows of the input's gradient, channels. */
 KERNEL(nhwc_depthwise_backward_data)
 {
+    const NhwcMap m = a.in_map;
+    const Window w = a.window;
     const auto &b = block_bounds(a);
     const int end = channel_end(a.out_map, b.c1);
     if (!a.accumulate)
         clear_channel_halo(a.out_map, a.output, b.n0, b.n1, b.y0, b.y1, b.c0, end);
     for_channels(a.out_map, b, b.c0, end, 1, [&](int n, int y, int x, int c) {
-        const auto value = [&](int yy, int xx) { return a.gradient[pixel(a.in_map, n, yy, xx) + c]; };
-        put(a.output + pixel(a.out_map, n, y, x) + c, c < b.c1 ? gather(a, a.in_map, y, x, c, value) : 0, a.accumulate);
+        float sum = 0;
+        for (int tap = 0; tap < w.kernel * w.kernel && c < b.c1; tap++) {
+            const int down = y + w.padding - tap / w.kernel, right = x + w.padding - tap % w.kernel;
+            const int yy = down / w.stride, xx = right / w.stride;
+            if (down >= 0 && right >= 0 && yy * w.stride == down && xx * w.stride == right && yy < m.height &&
+                xx < m.width)
+                sum += a.weight[(long long)c * w.kernel * w.kernel + tap] * a.gradient[pixel(m, n, yy, xx) + c];
+        }
+        put(a.output + pixel(a.out_map, n, y, x) + c, sum, a.accumulate);
     });
 }
 

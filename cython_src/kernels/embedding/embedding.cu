@@ -15,20 +15,27 @@ __device__ inline bool is_token(const Args &a, int token)
     return false;
 }
 
+/* Call body(row, feature) for rows [start, stop), `width` features each; all threads of the grid row divide them. */
+template <typename Body>
+__device__ inline void for_features(int start, int stop, int width, Body body)
+{
+    for (int i = thread_of_row(); i < (stop - start) * width; i += threads_of_row())
+        body(start + i / width, i % width);
+}
+
 /* A thread for each number. Bounds: rows. */
 KERNEL(embedding_forward)
 {
     const int features = a.features;
     const auto &b = block_bounds(a);
-    for (int i = thread_of_row(); i < (b.r1 - b.r0) * features; i += threads_of_row()) {
-        const int row = b.r0 + i / features, f = i % features;
+    for_features(b.r0, b.r1, features, [&](int row, int f) {
         if (!is_token(a, a.tokens[row]))
-            continue;
+            return;
         float value = a.token_weight[(long long)a.tokens[row] * features + f];
         if (a.position_weight)
             value += a.position_weight[(long long)(row % a.sequence) * features + f];
         a.output[(long long)row * features + f] = value;
-    }
+    });
 }
 
 #define ROWS_OF_THREAD  16 /* among which a thread looks for tokens at once */
@@ -116,14 +123,6 @@ KERNEL(embedding_position_gradient)
         }
         a.output[i] = sum;
     }
-}
-
-/* Call body(row, feature) for rows [start, stop), `width` features each; all threads of the grid row divide them. */
-template <typename Body>
-__device__ inline void for_features(int start, int stop, int width, Body body)
-{
-    for (int i = thread_of_row(); i < (stop - start) * width; i += threads_of_row())
-        body(start + i / width, i % width);
 }
 
 /* Bounds: rows. */

@@ -96,33 +96,10 @@ __device__ inline void put(float *p, float value, bool accumulate)
     *p = accumulate ? *p + value : value;
 }
 
-/* Sum of what the threads of a CUDA block have, in `sums` of THREADS numbers, which may be used again after a barrier.
- * Barriers: all threads of the CUDA block must come. */
-template <typename Number>
-__device__ inline Number sum_threads(Number *sums, Number value)
-{
-    sums[threadIdx.x] = value;
-    for (int half = THREADS / 2; half > 0; half /= 2) {
-        __syncthreads();
-        if (threadIdx.x < half)
-            sums[threadIdx.x] += sums[threadIdx.x + half];
-    }
-    __syncthreads();
-    return sums[0];
-}
-
-/* The same sum; `sums` may be used again at once. */
-__device__ inline float sum_for_all(float *sums, float value)
-{
-    const float sum = sum_threads(sums, value);
-    __syncthreads();
-    return sum;
-}
-
-/* Add up what the threads of each of CHANNELS columns have; the sum is there for all of them. Barriers: all threads of the
- * CUDA block must come. */
-template <int CHANNELS = STRIP_CHANNELS>
-__device__ inline float sum_strips(float *sums, float value)
+/* Add up what the threads of each of CHANNELS columns have, by a tree; the sum is there for all of them. `sums`, of THREADS
+ * numbers, may be used again after a barrier. Barriers: all threads of the CUDA block must come. */
+template <int CHANNELS = STRIP_CHANNELS, typename Number>
+__device__ inline Number sum_strips(Number *sums, Number value)
 {
     const int column = threadIdx.x % CHANNELS, strip = threadIdx.x / CHANNELS;
     __syncthreads();
@@ -134,6 +111,21 @@ __device__ inline float sum_strips(float *sums, float value)
     }
     __syncthreads();
     return sums[column];
+}
+
+/* The sum of all threads of the CUDA block. */
+template <typename Number>
+__device__ inline Number sum_threads(Number *sums, Number value)
+{
+    return sum_strips<1>(sums, value);
+}
+
+/* The same; `sums` may be used again at once. */
+__device__ inline float sum_for_all(float *sums, float value)
+{
+    const float sum = sum_threads(sums, value);
+    __syncthreads();
+    return sum;
 }
 
 /* Note that this block failed. The earliest failure in plan order wins: iteration, task, status. */
