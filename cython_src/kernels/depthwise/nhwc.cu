@@ -217,6 +217,7 @@ KERNEL(nhwc_depthwise_norm_backward)
 {
     depthwise_norm_backward<0, 0>(a);
 }
+
 /* Windows of 3 x 3, by their stride. */
 KERNEL_OF(nhwc_depthwise_norm_backward_1, nhwc_depthwise_norm_backward)
 {
