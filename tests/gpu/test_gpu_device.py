@@ -117,13 +117,12 @@ def test_an_early_launch_gets_what_the_driver_takes():
 
     def call(config, function, arguments, extra):
         words = np.frombuffer(ctypes.string_at(config.value, 56), np.uint32)
-        stream, attributes = words[8:12].view(np.uint64)
-        seen.extend((words[:7].tolist(), int(stream), int(words[12]), ctypes.string_at(int(attributes), 72)))
-        seen.extend((function.value, ctypes.c_uint64.from_address(arguments.value).value, extra.value))
+        stream, attributes = words[8:12].view(np.uint64).tolist()
+        seen.extend((words[:7].tolist(), stream, int(words[12]), ctypes.string_at(attributes, 72), function.value))
+        seen.extend((ctypes.c_uint64.from_address(arguments.value).value, extra.value))
         return 7
 
-    device._launch_call = call
-    args = np.zeros((), ARGS_DTYPE)
+    device._launch_call, args = call, np.zeros((), ARGS_DTYPE)
     device.launch(device.prepared_launch("spin", 5, 64, args), 3, 99, early=True)
     attribute = np.array([6, 0, 1] + 15 * [0], np.int32).tobytes()
     assert seen == [[5, 3, 1, 128, 1, 1, 64], 99, 1, attribute, 4242, args.ctypes.data, None, 7]

@@ -190,10 +190,8 @@ class FakeDevice:
         not wait, what is done before the last."""
         if not early:
             return [] if stream.last is None else [stream.last]
-        if stream.last is None:
-            raise CaptureError("a kernel that is launched early is the first on its stream")
-        node = stream.capture and stream.capture.nodes[stream.last]
-        label, before = (node[0], node[2]) if node else (stream.last.label, stream.last.dependences)
+        last = stream.last
+        label, before = stream.capture.nodes[last][::2] if stream.capture else (last.label, last.dependences)
         if label[0] != "launch":
             raise CaptureError(f"a kernel is launched early after {label[0]!r}")
         return [stream.last] if self._kernels_wait else before
