@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 from ..cython_src.binding.execution_model import ExecutionModel
 from ..cython_src.errors import UsageError
-from ..cython_src.gpu.options import GpuOptions
+from ..cython_src.gpu.options import GpuOptions, Launching
 from ..cython_src.records import Record, about
 
 TASKWAIT = about("where the creating thread waits for all tasks", choices=("none", "loop", "phase", "iteration"))
@@ -139,6 +139,12 @@ class OmpSs2Options(Record):
             _check_no_taskwait(self)
 
 
+class GpuStreamOptions(Record):
+    """Options of `gpu_stream`."""
+
+    launch: Launching = "plain"
+
+
 class HostLoadOptions(Record):
     """Options of `gpu_hostload`."""
 
@@ -199,7 +205,9 @@ STARPU = _reference("starpu", "StarPUExecutor", "starpu_tasks", StarPUOptions, c
 OMPSS2 = _reference("ompss2", "OmpSs2Executor", "ompss2_tasks", OmpSs2Options, colors=("0.35", "0.6"), markers="hd")
 # A model of a GPU looks like its twin on the CPU, if it has one.
 GPU_FORKJOIN = _gpu("gpu_forkjoin", ".forkjoin.gpu_executor:GpuForkJoinExecutor", barrier="loop")
-GPU_STREAM = _gpu("gpu_stream", ".forkjoin.gpu_executor:GpuStreamExecutor", colors=("purple",), markers="<")
+GPU_STREAM = _gpu(
+    "gpu_stream", ".forkjoin.gpu_executor:GpuStreamExecutor", GpuStreamOptions, colors=("purple",), markers="<"
+)
 GPU_HOSTLOAD = _gpu(
     "gpu_hostload",
     ".forkjoin.gpu_transfers:GpuHostLoadExecutor",

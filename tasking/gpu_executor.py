@@ -31,12 +31,12 @@ class _StreamExecutor(GpuExecutor):
             stream = self._streams[step.stream]
             if former is not None:
                 for node in step.waits_next:
-                    device.wait(stream, former[node])
+                    bound.wait(stream, former[node])
             for node in step.waits:
-                device.wait(stream, events[node])
+                bound.wait(stream, events[node])
             launch = self.graph.launches[step.node]
             if launch is not None:
-                bound.launch(launch, stream, replay, captured=captured)
+                bound.launch(launch, stream, replay, captured=captured, early=self.launches_early)
             if step.node in self.program.recorded:
                 device.record(events[step.node], stream)
 
@@ -118,19 +118,19 @@ class GpuTaskGraphExecutor(_StreamExecutor):
 
     def _issue_captured(self, replays: int) -> list:
         """Give replays to the streams of a capture; returns events, none of which may be released before its end."""
-        device, origin = self.bound.device, self._origin
+        bound, device, origin = self.bound, self.bound.device, self._origin
         fork = device.event()
         device.record(fork, origin)
         for stream in self._streams:
-            device.wait(stream, fork)
+            bound.wait(stream, fork)
         sets = [self._events() for _ in range(replays)]
         for replay, events in enumerate(sets):
             self._issue(replay, events, sets[replay - 1] if replay else None, captured=True)
         joins = [device.event() for _ in self._streams]
         for stream, join in zip(self._streams, joins, strict=True):
             device.record(join, stream)
-            device.wait(origin, join)
-        self.bound.advance_counter(origin, replays)
+            bound.wait(origin, join)
+        bound.advance_counter(origin, replays)
         return [fork, sets, joins]
 
     def _run_on(self, bound, first_replay, num_replays):

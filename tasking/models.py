@@ -7,7 +7,7 @@ from typing import Annotated
 
 from ..cython_src.binding.execution_model import ExecutionModel
 from ..cython_src.errors import UsageError
-from ..cython_src.gpu.options import GpuOptions
+from ..cython_src.gpu.options import GpuOptions, Launching
 from ..cython_src.records import Record, about
 
 MOST_UNROLL = 1024
@@ -104,6 +104,7 @@ class GpuTaskGraphOptions(Record):
     """Options of `gpu_taskgraph`."""
 
     streams: _Streams = 8
+    launch: Launching = "plain"
 
 
 class GpuTaskIterOptions(Record):
@@ -111,6 +112,7 @@ class GpuTaskIterOptions(Record):
 
     unroll: Annotated[int, about("iterations in one captured graph", least=1, below=MOST_UNROLL + 1)] = 4
     streams: _Streams = 8
+    launch: Launching = "plain"
 
 
 class GpuBothOptions(Record):

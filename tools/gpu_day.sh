@@ -36,6 +36,8 @@ smoke 25
 tests 100
 gpu_batch 75
 gpu_networks 95
+pdl 60
+kernels 30
 peers 75
 scaling 60
 transfers 40
@@ -81,10 +83,15 @@ sweep() {
 
 gpu_batch() { sweep gpu_batch; }
 gpu_networks() { sweep gpu_networks; }
+pdl() { sweep pdl; }
 transfers() { sweep transfers; }
 hetero() { sweep hetero; }
 cpu_gpu_batch() { sweep cpu_gpu_batch; }
 peers() { sweep peers; }
+
+kernels() {
+    $RUN steps kernels ${KERNELS:-64 1 resnet18 mobilenet_v2 gpt2_small} > "$WORK/kernels.csv"
+}
 
 scaling() {
     sweep scaling || return
@@ -125,7 +132,7 @@ release() {
 }
 trap release EXIT
 
-export -f install hold warm smoke tests sweep gpu_batch gpu_networks transfers hetero cpu_gpu_batch peers scaling sanitizer
+export -f install hold warm smoke tests sweep gpu_batch gpu_networks pdl kernels transfers hetero cpu_gpu_batch peers scaling sanitizer
 begun=$SECONDS number=0 worst=0
 echo "stage,exit_code,seconds" > "$out/summary.csv"
 while read -r name cap; do

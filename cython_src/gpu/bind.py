@@ -241,6 +241,7 @@ class GpuBoundPlan(Shown):
         self._records = [self._record(k, loop, own) for k, loop in enumerate(plan.loops)]
         self._calls: dict[tuple, tuple[np.ndarray, list]] = {}  # by loop and addresses that are not the usual ones
         self._merged: dict[tuple, tuple[list, dict[Coherence, int]]] = {}  # see `acquire_all`
+        self._after_kernel: set = set()  # streams whose last work is a kernel
 
     @staticmethod
     def _products(spec, loop) -> Products | None:
@@ -250,6 +251,7 @@ class GpuBoundPlan(Shown):
     def prepare(self, streams: Iterable = ()) -> None:
         """Compile and load what is launched, and run each form of a product once on each of these streams: the library
         then chooses and loads its kernels, which must not happen while a graph is captured."""
+        self._after_kernel.clear()  # others had the streams meanwhile
         for launches in self.launches:
             for how in launches:
                 if isinstance(how, Launch):
@@ -451,6 +453,7 @@ class GpuBoundPlan(Shown):
         num_blocks: int | None = None,
         captured: bool = False,
         addresses: Mapping[str, int] | None = None,
+        early: bool = False,
     ) -> None:
         """Run blocks of a loop on a stream.
 
@@ -462,6 +465,9 @@ class GpuBoundPlan(Shown):
             The replay number is `replay` more than the device's counter says when the launch runs.
         addresses : mapping of str to int, optional
             Device copies of some buffers to use instead of the usual ones.
+        early : bool
+            Launch kernels before a kernel is done that is the last work of the stream; what else a stream waits for, a
+            product, a copy or an event, is waited for as ever.
         """
         record, calls = self._calls_of(loop, addresses)
         record["replay"], record["counter"] = replay, self.counter_address if captured else 0
@@ -471,11 +477,18 @@ class GpuBoundPlan(Shown):
             record["first_block"] = first_block
             for call in calls:
                 if not isinstance(call, list):
-                    self.device.launch(call, rows, stream)
+                    self.device.launch(call, rows, stream, early and stream in self._after_kernel)
+                    self._after_kernel.add(stream)
                     continue
                 for product in call[first_block : first_block + rows]:
                     self.device.multiply(product, stream)
+                self._after_kernel.discard(stream)
             first_block += rows
+
+    def wait(self, stream, event) -> None:
+        """Let a stream wait for an event."""
+        self.device.wait(stream, event)
+        self._after_kernel.discard(stream)
 
     def _calls_of(self, loop: int, addresses: Mapping[str, int] | None) -> tuple[np.ndarray, list]:
         """Return a loop's arguments, and its launches as the device takes them, made once; of products a list, one for

@@ -39,6 +39,13 @@ LANES_OF_MULTIPROCESSOR = {
 
 OUT_OF_MEMORY = 2  # cudaErrorMemoryAllocation
 
+# For cuLaunchKernelEx, which CuPy does not offer (cuda.h). CUlaunchConfig: grid, CUDA block, shared bytes, stream,
+# attributes, their number. CUlaunchAttribute: a number, padding, a union of 64 bytes; CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_
+# STREAM_SERIALIZATION is 1.
+LAUNCH_CONFIG = np.dtype("(3,)u4, (3,)u4, u4, u8, u8, u4", align=True)
+PROGRAMMATIC = np.array([6, 0, 1, *(0,) * 15], np.int32)
+PROGRAMMATIC_LAUNCHES = 90  # the architecture that has them
+
 
 # Device files of the driver, of boards whose GPU is on no PCI bus, and the driver that Windows lends to its Linux.
 SIGNS_OF_A_GPU = ("/dev/nvidia0", "/dev/nvhost-gpu", "/dev/nvgpu", "/usr/lib/wsl/lib/libcuda.so.1")
@@ -106,6 +113,7 @@ class Device:
     spare_streams: list  # of `borrow_streams`
     shares_memory: bool  # host and device may touch managed memory at the same time
     has_tf32: bool  # tensor cores that multiply in TF32
+    has_pdl: bool  # a kernel can be launched before the one before it is done
 
     def __init__(self):
         start = time.perf_counter()
@@ -125,6 +133,8 @@ class Device:
         self.peak_flops_per_s = 2 * lanes * self.multiprocessors * clock_hz
         number = properties["major"] * 10 + properties["minor"]
         self.has_tf32 = number >= launches.TENSOR_CORES
+        self._launch_call = getattr(ctypes.CDLL("libcuda.so.1"), "cuLaunchKernelEx", None)
+        self.has_pdl = number >= PROGRAMMATIC_LAUNCHES and self._launch_call is not None
         if number < launches.MINIMUM_ARCHITECTURE:
             raise UsageError(
                 f"the GPU must be of architecture sm_{launches.MINIMUM_ARCHITECTURE} or newer, {self.name} is "
@@ -234,10 +244,19 @@ class Device:
         pointer = ctypes.c_void_p(args.ctypes.data)  # the launch copies what the one parameter's pointer points to
         return self._functions[symbol], tiles, shared_bytes, ctypes.addressof(pointer), pointer, args
 
-    def launch(self, prepared: tuple, rows: int, stream) -> None:
-        """Run a CUDA function of `launches` over tiles x rows CUDA blocks. Its arguments are copied now."""
+    def launch(self, prepared: tuple, rows: int, stream, early: bool = False) -> None:
+        """Run a CUDA function of `launches` over tiles x rows CUDA blocks. Its arguments are copied now.
+
+        `early`: where `has_pdl`; the stream's last work is a kernel, for which the function waits itself.
+        """
         function, tiles, shared_bytes, address, *_ = prepared
         try:
+            if early:
+                sizes = (tiles, rows, 1), (launches.THREADS, 1, 1), shared_bytes
+                config = np.array((*sizes, stream, PROGRAMMATIC.ctypes.data, 1), LAUNCH_CONFIG)
+                pointers = map(ctypes.c_void_p, (config.ctypes.data, function, address, None))
+                self._driver.check_status(self._launch_call(*pointers))
+                return
             self._driver.launchKernel(
                 function, tiles, rows, 1, launches.THREADS, 1, 1, shared_bytes, stream, address, 0
             )

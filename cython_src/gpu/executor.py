@@ -37,7 +37,17 @@ class GpuExecutor(BaseExecutor):
         """Refuse: decisions are made on the device, and the host would have to fetch them after each step."""
         raise UsageError(f"model {self.model!r} does not look for a task's decision to stop; use run()")
 
+    @property
+    def launches_early(self) -> bool:
+        """Whether kernels are launched before the one before them is done."""
+        return getattr(self.options, "launch", "plain") == "pdl"
+
     def _prepare(self, bound: GpuBoundPlan) -> None:
+        if self.launches_early and not bound.device.has_pdl:
+            raise UsageError(
+                f"launch=pdl must run on a GPU of architecture sm_90 or newer whose driver has cuLaunchKernelEx, "
+                f"{bound.device.name} is {bound.device.architecture}; use launch=plain"
+            )
         self._workers = Lease()
         bound.prepare()
         self._record(bound)

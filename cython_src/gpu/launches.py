@@ -24,6 +24,7 @@ from .grids import (
     NORM_CHANNELS,
     PRODUCT_STEP,
     PRODUCT_TILES,
+    STRIP_CHANNELS,
     THREADS,
     THREADS_WANTED,
     Grid,
@@ -67,6 +68,8 @@ TAPS = 25
 CHANNELS_AT_ONCE = 16
 CONVOLUTION_TILES = (4, 2)  # output channels of a thread
 GRADIENT_TILES = ((8, 8), (4, 4))  # of a weight gradient of the layout "nhwc", as PRODUCT_TILES
+# Taps whose gradients a thread adds up; the tile in shared memory. As in kernels/depthwise/nhwc.cu.
+DEPTHWISE_TAPS, DEPTHWISE_TILE_BYTES = 9, 4 * STRIP_CHANNELS * (16 + 2) * (32 + 2)
 FORMS_OF_A_PORT = ("if", "pad")  # of the kernel conv_forward alone, in nchw16_algorithms.cu
 # Products of TF32 in place of one of float32, by value of the option "products"; others compute in float32.
 ARITHMETIC = {"tf32": 1, "3xtf32": 3}
@@ -154,8 +157,6 @@ _PER_PIXEL = _per_channel()
 _PER_FOUR = _per_channel(4)
 # A CUDA block for each NORM_CHANNELS channels of the pitch.
 _PER_STRIP = per_strip(lambda a, b: a["in_pitch"], width=NORM_CHANNELS)
-# A thread for each channel of a vector.
-_PER_VECTOR_ELEMENT = per_item(lambda a, b: extents(b, 0) + LANES)
 _PER_PARAMETER = per_item(lambda a, b: extents(b, 0))
 
 
@@ -165,6 +166,14 @@ def _statistics(symbol: str, attributes: Mapping, bounds: np.ndarray) -> Launch:
         raise UsageError("a convolution with statistics must have no activation on a GPU; lower the plan anew")
     channels = per_strip(lambda a, b: _channel_end(b, 5, a["out_pitch"]) - b[:, 4], width=NORM_CHANNELS)
     return channels(symbol, attributes, bounds)
+
+
+def _depthwise_norm_backward(symbol: str, attributes: Mapping, bounds: np.ndarray) -> Launch:
+    """A CUDA block for each STRIP_CHANNELS channels and DEPTHWISE_TAPS taps."""
+    kernel, stride = attributes["kernel"], attributes["stride"]
+    strips = math.ceil((_channel_end(bounds, 3, attributes["in_pitch"]) - bounds[:, 2]).max() / STRIP_CHANNELS)
+    form = f"{symbol}_{stride}" if kernel == 3 and stride <= 2 else symbol
+    return Launch(form, strips * math.ceil(kernel**2 / DEPTHWISE_TAPS), DEPTHWISE_TILE_BYTES)
 
 
 def _nhwc_convolution(symbol: str, attributes: Mapping, bounds: np.ndarray) -> Launch:
@@ -246,18 +255,17 @@ _LAUNCHES: dict[str, Grid] = {
     "fc_backward_weights": per_item(lambda a, b: a["outputs"] * (a["features"] + 1)),
     "softmax": per_item(lambda a, b: extents(b, 0) * a["lanes"]),
     "softmax_loss": _softmax_loss,
-    "loss_sum": per_block(lambda a, b: 1, shared_bytes=8 * THREADS),
+    "loss_sum": per_block(lambda a, b: 1),
     "nhwc_load_images": per_item(lambda a, b: extents(b, 0) * _sizes(a, "out", "height", "width", "pitch")),
     "nhwc_conv_pack": _nhwc_pack,
     "nhwc_conv_forward": _nhwc_convolution,
     "nhwc_conv_backward_data": _nhwc_convolution,
     "nhwc_conv_backward_weights": _nhwc_weight_gradient,
     "nhwc_depthwise_backward_weights": per_strip(lambda a, b: b[:, 5] - b[:, 4], times=lambda a: a["kernel"] ** 2 + 1),
-    "nhwc_depthwise_norm_backward": per_item(
-        lambda a, b: extents(b, 0) * (_channel_end(b, 3, a["in_pitch"]) - b[:, 2]) * _sizes(a, "in", "height", "width")
-    ),
+    "nhwc_depthwise_norm_backward": _depthwise_norm_backward,
     **dict.fromkeys(("nhwc_norm_statistics", "nhwc_norm_backward_statistics"), _PER_STRIP),
-    **{f"nhwc_norm_{what}": _PER_VECTOR_ELEMENT for what in ("finish", "evaluate", "backward_finish")},
+    "nhwc_norm_evaluate": per_item(lambda a, b: extents(b, 0) + LANES),
+    **dict.fromkeys(("nhwc_norm_finish", "nhwc_norm_backward_finish"), per_strip(lambda a, b: extents(b, 0) + LANES)),
     **{f"nhwc_norm_{what}": _PER_FOUR for what in ("apply", "backward_apply")},
     **{f"nhwc_{what}": _PER_FOUR for what in ("activation", "activation_backward", "add")},
     **{f"nhwc_{what}": _PER_PIXEL for what in ("depthwise_forward", "depthwise_backward_data", "norm_depthwise")},
@@ -268,7 +276,8 @@ _LAUNCHES: dict[str, Grid] = {
     "nhwc_flatten": per_item(lambda a, b: extents(b, 0) * _sizes(a, "in", "channels", "height", "width")),
     **dict.fromkeys(("optimizer_sgd", "optimizer_adam"), _PER_PARAMETER),
     "gradient_sum": per_block(lambda a, b: 1),
-    **dict.fromkeys(("gradient_scale", "replica"), per_block(lambda a, b: 1, shared_bytes=0)),
+    "gradient_scale": per_block(lambda a, b: 1, shared_bytes=8 * THREADS),
+    "replica": per_block(lambda a, b: 1, shared_bytes=0),
     **TOKEN_LAUNCHES,
 }
 
@@ -279,14 +288,6 @@ _AFTER: dict[tuple[str, str], tuple[str, Grid]] = {
         (f"nhwc_{kernel}", "statistics"): ("nhwc_conv_statistics", _statistics)
         for kernel in ("conv_forward", "depthwise_forward", "norm_depthwise")
     },
-    ("nhwc_depthwise_norm_backward", "weight_partials"): (
-        "nhwc_depthwise_norm_weights",
-        per_strip(lambda a, b: b[:, 3] - b[:, 2], times=lambda a: a["kernel"] ** 2),
-    ),
-    ("nhwc_depthwise_norm_backward", "statistics"): (
-        "nhwc_depthwise_norm_sums",
-        per_strip(lambda a, b: _channel_end(b, 3, a["in_pitch"]) - b[:, 2], width=NORM_CHANNELS),
-    ),
     ("nhwc_conv_backward_weights", "bias_output"): ("nhwc_conv_bias_gradient", per_strip(lambda a, b: extents(b, 2))),
     **TOKEN_AFTER,
 }

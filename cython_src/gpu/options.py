@@ -9,6 +9,15 @@ from ..records import Record, about
 PRODUCTS = ("cublas", "tf32", "3xtf32", "own")
 
 
+Launching = Annotated[
+    str,
+    about(
+        "pdl: kernels are launched before the one before them on their stream is done (sm_90 or newer)",
+        choices=("plain", "pdl"),
+    ),
+]
+
+
 class GpuOptions(Record):
     """Options of binding that all models of a GPU have."""
 

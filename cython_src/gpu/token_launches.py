@@ -22,6 +22,8 @@ from .grids import (
 )
 
 ATTENTION_TILE = 64  # tokens, and features of a head, of a CUDA block
+# CUDA blocks among which the tokens of a table are divided; their shared memory: counts, and two lists of rows.
+TOKEN_BLOCKS, TOKEN_BYTES = 1024, 4 * THREADS + 2 * 2 * 16 * THREADS
 
 
 def _product(symbol: str, attributes: Mapping, bounds: np.ndarray) -> Launch:
@@ -59,10 +61,8 @@ _PER_NUMBER_OF_PRODUCT = per_item(lambda a, b: extents(b, 0, 2))
 
 TOKEN_LAUNCHES: dict[str, Grid] = {
     "tokens_load": per_item(lambda a, b: extents(b, 0) * a["sequence"]),
-    "embedding_token_gradient": lambda symbol, a, b: per_item(lambda a, b: extents(b, 0) * a["vocabulary"])(
-        "embedding_token_clear", a, b
-    ),
-    "type_gradient": per_item(lambda a, b: extents(b, 0)),
+    "embedding_token_gradient": lambda symbol, a, b: Launch(symbol, min(TOKEN_BLOCKS, a["vocabulary"]), TOKEN_BYTES),
+    "type_gradient": per_strip(lambda a, b: extents(b, 0)),
     "trigram_forward": per_item(lambda a, b: extents(b, 0) * 3 * a["features"]),
     "first_token_backward": per_item(lambda a, b: extents(b, 0) * a["sequence"] * a["features"]),
     **dict.fromkeys(("embedding_forward", "embedding_position_gradient", "positions_forward"), _PER_NUMBER),
@@ -77,10 +77,6 @@ TOKEN_LAUNCHES: dict[str, Grid] = {
 
 # What a kernel launches after itself where an operand is given.
 TOKEN_AFTER: dict[tuple[str, str], tuple[str, Grid]] = {
-    ("embedding_token_gradient", "output"): (
-        "embedding_token_gradient",
-        lambda symbol, a, b: Launch(symbol, min(MAX_TILES, a["rows"]), 4 * (1 + THREADS)),
-    ),
     ("layernorm_backward", "weight_partials"): ("layernorm_weight_gradient", per_strip(lambda a, b: a["features"])),
     ("linear_backward_weights", "bias"): ("linear_bias_gradient", per_strip(lambda a, b: extents(b, 2))),
 }

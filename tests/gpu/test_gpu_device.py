@@ -1,11 +1,13 @@
 """Opening a GPU: the sentences where there is none, and that CuPy still has what we call."""
 
+import ctypes
 import inspect
 import os
 import re
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -105,6 +107,25 @@ def test_memory_that_a_gpu_refuses_is_one_sentence():
     for call in (lambda: device.allocate(1), lambda: device.launch(spin, 1, 0)):
         with pytest.raises(CudaError):
             call()
+
+
+def test_an_early_launch_gets_what_the_driver_takes():
+    """Check what lies where in the structures of cuLaunchKernelEx, whose status is looked at."""
+    device, seen = object.__new__(gpu_device.Device), []
+    device._driver = SimpleNamespace(CUDADriverError=OSError, check_status=seen.append)
+    device._functions = {"spin": 4242}
+
+    def call(config, function, arguments, extra):
+        words = np.frombuffer(ctypes.string_at(config.value, 56), np.uint32)
+        stream, attributes = words[8:12].view(np.uint64).tolist()
+        seen.extend((words[:7].tolist(), stream, int(words[12]), ctypes.string_at(attributes, 72), function.value))
+        seen.extend((ctypes.c_uint64.from_address(arguments.value).value, extra.value))
+        return 7
+
+    device._launch_call, args = call, np.zeros((), ARGS_DTYPE)
+    device.launch(device.prepared_launch("spin", 5, 64, args), 3, 99, early=True)
+    attribute = np.array([6, 0, 1] + 15 * [0], np.int32).tobytes()
+    assert seen == [[5, 3, 1, 128, 1, 1, 64], 99, 1, attribute, 4242, args.ctypes.data, None, 7]
 
 
 def test_the_day_on_a_gpu_compiles_each_file_in_each_arithmetic():

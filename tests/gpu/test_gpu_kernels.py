@@ -3,6 +3,7 @@
 import ctypes
 import itertools
 import re
+from dataclasses import replace
 
 import kinds
 import numpy as np
@@ -11,8 +12,9 @@ from cython_src.kernels.kernel_testing import EPSILON
 from cython_src.networks_for_tests import fill
 from gpu.fake_gpu import emulator
 
-from cython_src.kernels import kernel_testing
+from cython_src.kernels import kernel_testing, nhwc_testing
 from cython_src.kernels.convolution import test_nhwc
+from cython_src.kernels.depthwise import test_nhwc as test_depthwise
 from forktask.cython_src.binding.bind import bind
 from forktask.cython_src.binding.checks import run_serial
 from forktask.cython_src.errors import UsageError
@@ -20,6 +22,7 @@ from forktask.cython_src.gpu import launches as gpu_launches
 from forktask.cython_src.gpu import token_launches
 from forktask.cython_src.gpu.grids import PRODUCT_TILES
 from forktask.cython_src.kernels.convolution.specs import NCHW16_FORMS
+from forktask.cython_src.kernels.maps.nhwc import NhwcMap
 from forktask.cython_src.lowering.lower import lower
 from forktask.cython_src.networks.parts import convolutional_classifier
 
@@ -75,6 +78,19 @@ def test_sources_compile_without_warnings(file, target, products):
     text = (gpu_launches.SOURCE_FOLDER / file).read_text()
     for name in map(str.encode, re.findall(r"^KERNEL(?:_OF)?\((\w+)", text, re.M)):
         assert b".text." + name + b"\0" in code if kind == "sm" else b".entry " + name + b"(" in code
+
+
+@pytest.mark.nvrtc
+@pytest.mark.parametrize("target", ["compute_80", "compute_90"])
+def test_kernels_wait_before_they_touch_memory(target):
+    """Check that from sm_90 on each kernel lets the next one start, and waits for the one before, first of all."""
+    _, log, code = compile_for(kinds.load_nvrtc(), "kernels/optimizer/optimizer.cu", target)
+    entries = code.decode().split(".entry ")[1:]
+    assert len(entries) == 4, log
+    for entry in entries:
+        found = re.findall(r"griddepcontrol\.\w+|(?:ld|st|atom|red)\.(?:global|volatile|shared)", entry)
+        begins = ["griddepcontrol.launch_dependents", "griddepcontrol.wait"] if target == "compute_90" else []
+        assert len(found) > 3 and [f for f in found if "grid" in f] == begins == found[: len(begins)]
 
 
 def rounded_to_tf32(array):
@@ -208,3 +224,15 @@ def test_convolutions_of_any_geometry(monkeypatch):
             test_nhwc.check_case(case, "direct")
     forms = {("forward", "backward_data"): tiles[0], ("backward_weights",): tiles[1]}
     assert {f"nhwc_conv_{name}_{m}x{n}" for names in forms for name in names for m, n in forms[names]} <= launched
+
+
+@pytest.mark.cxx
+def test_gradients_through_a_norm_and_a_depthwise_convolution(monkeypatch):
+    """Check windows of any geometry, and maps of several tiles, against the NumPy forms in float64."""
+    monkeypatch.setattr(nhwc_testing, "INSTRUCTION_SETS", ("cuda",))
+    test_depthwise.test_norm_backward()
+    for stride, before in itertools.product((1, 2), (False, True)):
+        large = NhwcMap("large", 2, 20, 37, 70)
+        small = replace(large, name="small", height=-(-37 // stride), width=-(-70 // stride))
+        window = {"kernel": 3, "stride": stride, "padding": 1}
+        test_depthwise.check_norm_backward(large, small, window, before, 2, np.random.default_rng(stride))

@@ -10,6 +10,7 @@ from forktask.cython_src.binding.bind import BlockFailure, bind
 from forktask.cython_src.binding.checks import run_serial
 from forktask.cython_src.errors import UsageError
 from forktask.cython_src.gpu import blas as gpu_blas
+from forktask.cython_src.gpu import launches as gpu_launches
 from forktask.cython_src.gpu.bind import GpuBoundPlan, device_bytes, device_storage, freed_with
 from forktask.cython_src.gpu.blas import WORKSPACE_BYTES
 from forktask.cython_src.gpu.launches import Launch
@@ -34,6 +35,8 @@ MODELS = {
     "taskgraph": (GpuTaskGraphExecutor, {}),
     "taskiter": (GpuTaskIterExecutor, {"unroll": 2}),
     "taskiter, four streams": (GpuTaskIterExecutor, {"unroll": 3, "streams": 4}),
+    "stream, launched early": (GpuStreamExecutor, {"launch": "pdl"}),
+    "taskiter, launched early": (GpuTaskIterExecutor, {"unroll": 2, "launch": "pdl"}),
 }
 
 
@@ -175,7 +178,7 @@ def launches_in_order(bound):
     seen = {}
     for operation in bound.device.log:
         if operation.label[0] == "launch" and operation.label[1] != "advance_counter":
-            args, rows = operation.label[2:]
+            args, rows, _ = operation.label[2:]
             key = loops[int(args["bounds"])], int(args["first_block"])
             seen[key, operation.label[1]] = replay = seen.get((key, operation.label[1]), -1) + 1
             yield operation, *key, rows, replay
@@ -249,6 +252,33 @@ def test_a_dependence_left_out_is_noticed(monkeypatch):
         assert_conflicts_are_ordered(bound, 5)
 
 
+@pytest.mark.parametrize("model", ["stream", "stream, launched early", "taskiter, launched early"])
+def test_kernels_are_launched_early_only_behind_kernels(model, monkeypatch):
+    """Check that with launch=pdl exactly those launches do not wait that follow a kernel on their stream, not those
+    behind a product, an event or another graph; and that else none does."""
+    monkeypatch.setattr(gpu_blas, "FILLING", 0)
+    bound = run(small_plan(granularity="auto"), model, execute=False)
+    launches = [operation for operation in bound.device.log if operation.label[0] == "launch"]
+    behind = [[before.label[0] for before in launch.dependences[:1]] == ["launch"] for launch in launches]
+    early = [launch.label[4] for launch in launches]
+    assert early == [after and "early" in model for after in behind]
+    assert 0.3 < sum(behind) / len(behind) < 1 and bound.device.counts["multiply"]
+
+
+def test_a_kernel_that_does_not_wait_is_noticed(monkeypatch):
+    """Check that launch=pdl leaves tasks unordered where kernels do not wait themselves (negative control), and the
+    sentence where a GPU cannot do it."""
+    whole, wait = gpu_launches.source, 'asm volatile("griddepcontrol.wait;" ::: "memory");'
+    monkeypatch.setattr(gpu_launches, "source", lambda *files, **options: whole(*files, **options).replace(wait, ""))
+    for model in ("stream, launched early", "taskiter, launched early"):
+        bound = run(small_plan(), model, execute=False, products="own")
+        with pytest.raises(AssertionError, match="is not ordered after"):
+            assert_conflicts_are_ordered(bound, 5)
+    bound.device.has_pdl = False
+    with pytest.raises(UsageError, match=r"^launch=pdl must run on .* sm_90 or newer .*, fake device is emulated; use"):
+        GpuTaskGraphExecutor(launch="pdl").prepare(bound)
+
+
 def test_captured_graphs_are_captured_once():
     """Check the reuse: 1 + 4 steps at unroll 2 are 3 launches of graphs, and nothing else is launched in a run."""
     device = FakeDevice(1)
@@ -313,11 +343,11 @@ def test_a_capture_that_fails_says_why_and_is_over(expected):
     device, refused = FakeDevice(), []
     launch = device.launch
 
-    def refuse_once(prepared, rows, stream):
+    def refuse_once(prepared, rows, stream, early=False):
         if stream.capture is not None and not refused:
             refused.append(prepared)
             raise OSError("the cause")
-        launch(prepared, rows, stream)
+        launch(prepared, rows, stream, early)
 
     device.launch = refuse_once
     bound = GpuBoundPlan(small_plan(), None, device)

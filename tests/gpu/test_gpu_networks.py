@@ -174,7 +174,7 @@ def test_every_kernel_of_every_network_has_a_cuda_form(name):
 
 @pytest.mark.parametrize(
     ("name", "batch", "launches", "products"),
-    [("resnet18", 64, 290, 2), ("mobilenet_v2", 64, 740, 2), ("gpt2_small", 64, 190, 75), ("gpt2", 4, 370, 147)],
+    [("resnet18", 64, 290, 2), ("mobilenet_v2", 64, 705, 2), ("gpt2_small", 64, 190, 75), ("gpt2", 4, 370, 147)],
 )
 def test_a_step_on_a_gpu_is_few_launches(name, batch, launches, products):
     """Check that blocks are whole loops but for sums, all of which one launch runs; that the library gets the loops of

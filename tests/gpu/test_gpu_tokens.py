@@ -68,8 +68,8 @@ def test_linear_layers_of_any_shape(test, tile, form, monkeypatch):
         ),
         *(lambda n=n, p=p: test_embedding.test_forward_is_exact(n, p) for n in (1, 20) for p in (True, False)),
         *(
-            lambda n=n, adds=adds: test_embedding.test_token_gradient_adds_rows_in_order(n, adds)
-            for n in (1, 20)
+            lambda n=n, rows=rows, adds=adds: test_embedding.test_token_gradient_adds_rows_in_order(n, rows, adds)
+            for n, rows in ((1, 21), (20, 21), (3, 5000))
             for adds in (0, 1)
         ),
         test_embedding.test_position_gradient_adds_samples_in_order,

@@ -18,9 +18,9 @@ ROOT = Path(__file__).parent.parent.parent
 # What a bare machine has of the package's requirements and of its tests'.
 THERE = "numpy threadpoolctl joblib jinja2 seaborn pandas matplotlib pillow safetensors"
 THERE += " hypothesis pytest pytest-timeout pytest-xdist"
-STAGES = ("install", "hold", "warm", "smoke", "tests", "gpu_batch", "gpu_networks", "peers", "scaling")
-STAGES += ("transfers", "hetero", "cpu_gpu_batch", "sanitizer")
-SWEEPS = ("gpu_batch", "gpu_networks", "scaling", "transfers", "hetero", "cpu_gpu_batch")
+STAGES = ("install", "hold", "warm", "smoke", "tests", "gpu_batch", "gpu_networks", "pdl", "kernels", "peers")
+STAGES += ("scaling", "transfers", "hetero", "cpu_gpu_batch", "sanitizer")
+SWEEPS = ("gpu_batch", "gpu_networks", "pdl", "scaling", "transfers", "hetero", "cpu_gpu_batch")
 # Sizes of the forms in the rehearsal, where each step is emulated.
 SMALL = {
     "network": '"lenet5"',
@@ -89,6 +89,7 @@ def test_the_whole_day(machine, tools, tmp_path):
     python, wheels = machine
     fake, work = f"{python} -P {ROOT / 'tests' / 'gpu' / 'fake_gpu'} -m", tmp_path / "work"
     settings = {"PYTHON": python, "WHEELS": wheels, "RUN": fake, "WORK": str(work), "SCALE": "20", "SMOKE": "4 2"}
+    settings["KERNELS"] = "4 0.01 lenet5"
     done, summary = run(tools, tmp_path / "out", **settings, TEST_PROCESSES="2")
     print(done.stdout)
     logs = {file.name: file.read_text() for file in (work / "logs").iterdir()}
@@ -103,6 +104,7 @@ def test_the_whole_day(machine, tools, tmp_path):
     with tarfile.open(archive) as packed:
         names = packed.getnames()
         assert {f"./{sweep}/samples.jsonl" for sweep in SWEEPS} <= {*names} and "./machine.json" in names
+        assert b"lenet5,conv_relu_pool_" in packed.extractfile("./kernels.csv").read()
         assert not [name for name in names if name.endswith((".svg", ".html", ".so"))]
         packed.extractall(tmp_path / "home", filter="data")
     for sweep in SWEEPS:

@@ -4,6 +4,8 @@ hold                      open the device and keep it open
 files                     print each file of CUDA functions, and FILE@PRODUCTS for each other arithmetic
 warm FILE                 compile and load one of these; CuPy keeps the result on disk
 smoke BATCH STEPS         every model of a GPU leaves the same bits, and the processor's numbers within rounding
+kernels BATCH SECONDS NETWORK ...
+                          table of a step by CUDA function: times on one stream, bytes and flops of its loops
 form FILE INTO            copy a sweep or study, without models that this installation has not, on no more threads than
                           this machine has
 """
@@ -19,6 +21,7 @@ import numpy as np
 from forktask.cython_src.errors import UsageError
 from forktask.cython_src.gpu import device as gpu_device
 from forktask.cython_src.gpu import launches
+from forktask.experiments.sampling.gpu_profile import kernel_times
 from forktask.experiments.subjects import models
 from forktask.experiments.subjects.subject import build
 
@@ -72,6 +75,23 @@ def smoke(batch, steps):
         sys.exit(f"{wrong} models are wrong")
 
 
+def kernels(batch, seconds, *networks):
+    print("network,kernels,launches,us,GB,GFLOP")
+    spec = models.runnable("gpu_stream")
+    for network in networks:
+        plan = {"network": network, "batch": int(batch), "conv": "direct"}
+        bound = build({"model": spec, "threads": 1, "cpus": None, "plan": plan, "seed": 1}, spec)
+        times, passes, _ = kernel_times(bound, float(seconds))
+        rows = {}
+        for loop, given in zip(bound.plan.loops, bound.launches, strict=True):
+            symbols = " + ".join(getattr(how, "symbol", "cuBLAS") for how in given)
+            own = len(given), 1e6 * sum(times[loop.name]) / passes, 1e-9 * loop.bytes, 1e-9 * loop.flops
+            rows[symbols] = np.add(rows.get(symbols, (0, 0, 0, 0)), own)
+        for symbols, (count, us, size, flops) in sorted(rows.items(), key=lambda row: -row[1][1]):
+            print(f"{network},{symbols},{count:.0f},{us:.1f},{size:.4f},{flops:.3f}")
+        bound.close()
+
+
 def form(path, into):
     text = Path(path).read_text()
     for listed in re.findall(r"^models? = \[(.*)\]$", text, re.M):
@@ -89,4 +109,4 @@ def form(path, into):
 
 
 if __name__ == "__main__":
-    {f.__name__: f for f in (hold, files, warm, smoke, form)}[sys.argv[1]](*sys.argv[2:])
+    {f.__name__: f for f in (hold, files, warm, smoke, kernels, form)}[sys.argv[1]](*sys.argv[2:])

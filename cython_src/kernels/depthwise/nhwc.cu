@@ -21,21 +21,6 @@ __device__ inline float read_source(const NhwcMap &m, const Source &s, const Win
     return s.scale ? activate(s.scale[c] * z + s.shift[c], s.activation) : z;
 }
 
-/* The sum over the windows that read pixel (y, x) of weight times value(y, x) of their pixel, one of the map `m`. */
-template <typename Args, typename Value>
-__device__ inline float gather(const Args &a, const NhwcMap &m, int y, int x, int c, Value value)
-{
-    const Window &w = a.window;
-    float sum = 0;
-    for (int tap = 0; tap < w.kernel * w.kernel; tap++) {
-        const int yy = y + w.padding - tap / w.kernel, xx = x + w.padding - tap % w.kernel;
-        if (yy >= 0 && xx >= 0 && yy % w.stride == 0 && xx % w.stride == 0 && yy / w.stride < m.height &&
-            xx / w.stride < m.width)
-            sum += a.weight[(long long)c * w.kernel * w.kernel + tap] * value(yy / w.stride, xx / w.stride);
-    }
-    return sum;
-}
-
 /* A thread for each number of the result. Bounds: images, rows, channels. */
 template <typename Args>
 __device__ inline void depthwise_forward(const Args &a, const Source &source)
@@ -69,13 +54,22 @@ KERNEL(nhwc_norm_depthwise)
 /* Bounds: images, rows of the input's gradient, channels. */
 KERNEL(nhwc_depthwise_backward_data)
 {
+    const NhwcMap m = a.in_map;
+    const Window w = a.window;
     const auto &b = block_bounds(a);
     const int end = channel_end(a.out_map, b.c1);
     if (!a.accumulate)
         clear_channel_halo(a.out_map, a.output, b.n0, b.n1, b.y0, b.y1, b.c0, end);
     for_channels(a.out_map, b, b.c0, end, 1, [&](int n, int y, int x, int c) {
-        const auto value = [&](int yy, int xx) { return a.gradient[pixel(a.in_map, n, yy, xx) + c]; };
-        put(a.output + pixel(a.out_map, n, y, x) + c, c < b.c1 ? gather(a, a.in_map, y, x, c, value) : 0, a.accumulate);
+        float sum = 0;
+        for (int tap = 0; tap < w.kernel * w.kernel && c < b.c1; tap++) {
+            const int down = y + w.padding - tap / w.kernel, right = x + w.padding - tap % w.kernel;
+            const int yy = down / w.stride, xx = right / w.stride;
+            if (down >= 0 && right >= 0 && yy * w.stride == down && xx * w.stride == right && yy < m.height &&
+                xx < m.width)
+                sum += a.weight[(long long)c * w.kernel * w.kernel + tap] * a.gradient[pixel(m, n, yy, xx) + c];
+        }
+        put(a.output + pixel(a.out_map, n, y, x) + c, sum, a.accumulate);
     });
 }
 
@@ -105,53 +99,131 @@ KERNEL(nhwc_depthwise_backward_weights)
     }
 }
 
-/* ---- backward, with the norm after the convolution: three launches, for the input's gradient, the weights' and the sums of
- * the norm before (kernels/norm/nhwc.cu). The gradient of the convolution's result is computed wherever it is read. Bounds: images, channels,
- * partial. ---- */
+/* ---- backward, with the norm after the convolution: the gradients of input and weights, and the sums of the norm before
+ * (kernels/norm/nhwc.cu) ---- */
 
-/* Gradient of the convolution's result. */
-template <typename Args>
-__device__ inline float result_gradient(const Args &a, int n, int y, int x, int c)
+#define TAPS_AT_ONCE 9 /* of a CUDA block: those of a window of 3 x 3 */
+#define TILE_ROWS 16   /* of the result's gradient in shared memory, without those around them that windows also read */
+#define TILE_COLUMNS 32
+
+/* A CUDA block takes STRIP_CHANNELS channels, which divide those of a plan's block, and TAPS_AT_ONCE taps; all but the weights
+ * of other taps is done beside the first ones. Its threads are strips of the input's pixels, each of which is read once.
+ * The result's gradient is computed once and lies in shared memory, tile by tile. KERNEL, STRIDE: of the window; 0: any,
+ * and the result's gradient is computed wherever it is read. */
+template <int KERNEL, int STRIDE, typename Args>
+__device__ inline void depthwise_norm_backward(const Args &a)
 {
-    const float z = a.result[pixel(a.out_map, n, y, x) + c];
-    const float g = passes(a.scale[c] * z + a.shift[c], a.activation)
-                        ? a.gradient[pixel(with_halo(a.out_map, a.gradient_halo), n, y, x) + c]
-                        : 0;
-    const float *v = a.coefficients + c;
-    return v[0] * g + (v[a.out_map.pitch] * (z - a.mean[c]) + v[2 * a.out_map.pitch]);
+    struct At {
+        float value;
+        int y, x;
+    };
+    constexpr int COLUMNS = TILE_COLUMNS + KERNEL - 1, RESULTS = TAPS_AT_ONCE + 2, PITCH = THREADS + STRIP_CHANNELS;
+    const auto &b = block_bounds(a);
+    const NhwcMap large = a.in_map, small = a.out_map, target = with_halo(large, a.output_halo);
+    const NhwcMap behind = with_halo(small, a.gradient_halo);
+    const int kernel = KERNEL ? KERNEL : a.window.kernel, stride = STRIDE ? STRIDE : a.window.stride;
+    const int taps = kernel * kernel, groups = divide_up(taps, TAPS_AT_ONCE), padding = a.window.padding;
+    const int first = (int)blockIdx.x % groups * TAPS_AT_ONCE, c0 = b.c0 + (int)blockIdx.x / groups * STRIP_CHANNELS;
+    const int lane = (int)threadIdx.x % STRIP_CHANNELS, c = c0 + lane, end = channel_end(large, b.c1);
+    clear_channel_halo(target, a.output, b.n0, b.n1, 0, large.height, b.c0, end);
+    if (c0 >= end)
+        return;
+    const float scale = a.scale[c], shift = a.shift[c], mean = a.mean[c], factor = a.coefficients[c];
+    const float slope = a.coefficients[small.pitch + c], offset = a.coefficients[2 * small.pitch + c];
+    const bool normed = a.input_scale; /* the input, else it is taken as it is */
+    const float in_scale = normed ? a.input_scale[c] : 1, in_shift = normed ? a.input_shift[c] : 0;
+    const float in_mean = normed ? a.input_mean[c] : 0, in_inv_std = normed ? a.input_inv_std[c] : 1;
+    float weight[TAPS_AT_ONCE], sums[RESULTS] = {}; /* gradients of weights, and the two of the norm before */
+#pragma unroll
+    for (int i = 0; i < TAPS_AT_ONCE; i++)
+        weight[i] = c < b.c1 && first + i < taps ? a.weight[(long long)c * taps + first + i] : 0;
+
+    for (int n = b.n0; n < b.n1; n++) {
+        const auto result_gradient = [&](int y, int x) {
+            if (y < 0 || y >= small.height || x < 0 || x >= small.width)
+                return 0.0f;
+            const float z = a.result[pixel(small, n, y, x) + c], g = a.gradient[pixel(behind, n, y, x) + c];
+            return factor * (passes(scale * z + shift, a.activation) ? g : 0) + (slope * (z - mean) + offset);
+        };
+        for (int y0 = 0; y0 < large.height; y0 += TILE_ROWS * stride)
+            for (int x0 = 0; x0 < large.width; x0 += TILE_COLUMNS * stride) {
+                NhwcMap tile = large, staged = small;
+                tile.height = min(TILE_ROWS * stride, large.height - y0);
+                tile.width = min(TILE_COLUMNS * stride, large.width - x0);
+                /* The result's first row and column whose windows may reach the tile: rounded down, below 0 too. */
+                const int down = y0 + padding, top = (down + 1 - kernel + kernel * stride) / stride - kernel;
+                const int right = x0 + padding, left = (right + 1 - kernel + kernel * stride) / stride - kernel;
+                if (KERNEL) {
+                    staged.height = (down + tile.height - 1) / stride - top + 1;
+                    staged.width = (right + tile.width - 1) / stride - left + 1;
+                    __syncthreads();
+                    for_strip<STRIP_CHANNELS, LOADS / 2>(
+                        staged, 0, 1, 0, staged.height,
+                        [&](int, int y, int x) { return At{result_gradient(top + y, left + x), y, x}; },
+                        [&](const At &at) { shared[(at.y * COLUMNS + at.x) * STRIP_CHANNELS + lane] = at.value; });
+                    __syncthreads();
+                }
+                /* What a tap of the window takes to place (y, x) of the tile. */
+                const auto gradient = [&](int tap, int y, int x) {
+                    y += down - top * stride - tap / kernel;
+                    x += right - left * stride - tap % kernel;
+                    if (y % stride || x % stride)
+                        return 0.0f;
+                    return KERNEL ? shared[(y / stride * COLUMNS + x / stride) * STRIP_CHANNELS + lane]
+                                  : result_gradient(top + y / stride, left + x / stride);
+                };
+                for_strip<STRIP_CHANNELS, LOADS / 4>(
+                    tile, 0, 1, 0, tile.height,
+                    [&](int, int y, int x) { return At{a.input[pixel(large, n, y0 + y, x0 + x) + c], y, x}; },
+                    [&](const At &at) {
+                        const float argument = in_scale * at.value + in_shift;
+                        const float x = activate(argument, a.input_activation);
+                        float dx = 0;
+#pragma unroll
+                        for (int i = 0; i < TAPS_AT_ONCE; i++)
+                            if (KERNEL || first + i < taps) {
+                                const float g = gradient(first + i, at.y, at.x);
+                                sums[i] += x * g;
+                                dx += weight[i] * g;
+                            }
+                        for (int tap = TAPS_AT_ONCE; first == 0 && tap < taps && c < b.c1; tap++)
+                            dx += a.weight[(long long)c * taps + tap] * gradient(tap, at.y, at.x);
+                        if (first == 0)
+                            a.output[pixel(target, n, y0 + at.y, x0 + at.x) + c] = dx;
+                        const float g = passes(argument, a.input_activation) ? dx : 0;
+                        sums[TAPS_AT_ONCE] += g;
+                        sums[TAPS_AT_ONCE + 1] += g * ((at.value - in_mean) * in_inv_std);
+                    });
+            }
+    }
+    /* A thread adds up the strips of one of the sums of a channel; sums lie in different banks of shared memory. */
+    __syncthreads();
+#pragma unroll
+    for (int i = 0; i < RESULTS; i++)
+        shared[i * PITCH + threadIdx.x] = sums[i];
+    __syncthreads();
+    const int i = (int)threadIdx.x / STRIP_CHANNELS;
+    float sum = 0;
+    for (int strip = 0; i < RESULTS && strip < STRIPS; strip++)
+        sum += shared[i * PITCH + strip * STRIP_CHANNELS + lane];
+    if (i < TAPS_AT_ONCE && first + i < taps && c < b.c1)
+        a.weight_partials[((long long)b.partial * small.channels + c) * taps + first + i] = sum;
+    if (i >= TAPS_AT_ONCE && i < RESULTS && first == 0 && a.statistics)
+        a.statistics[((long long)b.partial * 2 + i - TAPS_AT_ONCE) * large.pitch + c] = sum;
 }
 
+/* Bounds: images, channels, partial. */
 KERNEL(nhwc_depthwise_norm_backward)
 {
-    const auto &b = block_bounds(a);
-    const int end = channel_end(a.in_map, b.c1);
-    const NhwcMap target = with_halo(a.in_map, a.output_halo);
-    const Box rows = {b.n0, b.n1, 0, a.in_map.height, b.c0, b.c1};
-    clear_channel_halo(target, a.output, b.n0, b.n1, 0, a.in_map.height, b.c0, end);
-    for_channels(a.in_map, rows, b.c0, end, 1, [&](int n, int y, int x, int c) {
-        const auto value = [&](int yy, int xx) { return result_gradient(a, n, yy, xx, c); };
-        a.output[pixel(target, n, y, x) + c] = c < b.c1 ? gather(a, a.out_map, y, x, c, value) : 0;
-    });
+    depthwise_norm_backward<0, 0>(a);
 }
 
-/* A CUDA block for STRIP_CHANNELS channels and a tap. */
-KERNEL_OF(nhwc_depthwise_norm_weights, nhwc_depthwise_norm_backward)
+/* Windows of 3 x 3, by their stride. */
+KERNEL_OF(nhwc_depthwise_norm_backward_1, nhwc_depthwise_norm_backward)
 {
-    const auto &b = block_bounds(a);
-    const int taps = a.window.kernel * a.window.kernel, tap = (int)blockIdx.x % taps;
-    const int c0 = b.c0 + (int)blockIdx.x / taps * STRIP_CHANNELS, c = c0 + (int)threadIdx.x % STRIP_CHANNELS;
-    if (c0 >= b.c1)
-        return;
-    const Source source = {a.input, a.input_scale, a.input_shift, a.input_activation};
-    float sum = 0;
-    if (c < b.c1)
-        for_strip(
-            a.out_map, b.n0, b.n1, 0, a.out_map.height,
-            [&](int n, int y, int x) {
-                return result_gradient(a, n, y, x, c) * read_source(a.in_map, source, a.window, tap, n, y, x, c);
-            },
-            [&](float product) { sum += product; });
-    sum = sum_strips(shared, sum);
-    if (threadIdx.x < STRIP_CHANNELS && c < b.c1)
-        a.weight_partials[((long long)b.partial * a.out_map.channels + c) * taps + tap] = sum;
+    depthwise_norm_backward<3, 1>(a);
+}
+KERNEL_OF(nhwc_depthwise_norm_backward_2, nhwc_depthwise_norm_backward)
+{
+    depthwise_norm_backward<3, 2>(a);
 }

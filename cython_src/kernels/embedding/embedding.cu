@@ -15,70 +15,94 @@ __device__ inline bool is_token(const Args &a, int token)
     return false;
 }
 
+/* Call body(row, feature) for rows [start, stop), `width` features each; all threads of the grid row divide them. */
+template <typename Body>
+__device__ inline void for_features(int start, int stop, int width, Body body)
+{
+    for (int i = thread_of_row(); i < (stop - start) * width; i += threads_of_row())
+        body(start + i / width, i % width);
+}
+
 /* A thread for each number. Bounds: rows. */
 KERNEL(embedding_forward)
 {
     const int features = a.features;
     const auto &b = block_bounds(a);
-    for (int i = thread_of_row(); i < (b.r1 - b.r0) * features; i += threads_of_row()) {
-        const int row = b.r0 + i / features, f = i % features;
+    for_features(b.r0, b.r1, features, [&](int row, int f) {
         if (!is_token(a, a.tokens[row]))
-            continue;
+            return;
         float value = a.token_weight[(long long)a.tokens[row] * features + f];
         if (a.position_weight)
             value += a.position_weight[(long long)(row % a.sequence) * features + f];
         a.output[(long long)row * features + f] = value;
-    }
+    });
 }
 
-/* The first launch of a token gradient that adds to nothing: zeros, a thread for each number. Bounds: features. */
-KERNEL_OF(embedding_token_clear, embedding_token_gradient)
-{
-    const auto &b = block_bounds(a);
-    const int width = b.c1 - b.c0;
-    if (a.accumulate)
-        return;
-    for (long long i = thread_of_row(); i < (long long)a.vocabulary * width; i += threads_of_row())
-        a.output[i / width * a.features + b.c0 + i % width] = 0;
-}
+#define ROWS_OF_THREAD  16 /* among which a thread looks for tokens at once */
+#define ROWS_AT_ONCE    (ROWS_OF_THREAD * THREADS)
+#define GRADIENTS_AHEAD 8 /* whose loads are under way together */
 
-/* The second one: a CUDA block takes the rows whose token no row before has, and adds up all rows with that token, in
- * order; a thread for each feature. All threads together look for these rows, each in 32 of them. */
+/* A CUDA block takes each gridDim-th token. It lists which of the next ROWS_AT_ONCE rows have such a token, sorts them by
+ * token, and adds them in this order: a token's rows one after the other, a thread for each feature. Bounds: features. */
 KERNEL(embedding_token_gradient)
 {
-    int *repeated = (int *)shared;
-    unsigned *found = (unsigned *)shared + 1; /* [THREADS], a bit for each row */
+    int *counts = (int *)shared; /* [THREADS], of rows that a thread has found */
+    unsigned short *found = (unsigned short *)(counts + THREADS), *sorted = found + ROWS_AT_ONCE; /* [ROWS_AT_ONCE] */
     const auto &b = block_bounds(a);
-    const int *tokens = a.tokens;
-    for (int first = blockIdx.x; first < a.rows; first += gridDim.x) {
-        const int token = tokens[first];
-        if (!is_token(a, token))
-            continue;
+    for (int token = blockIdx.x; token < a.vocabulary && !a.accumulate; token += gridDim.x)
+        for (int f = b.c0 + threadIdx.x; f < b.c1; f += THREADS)
+            a.output[(long long)token * a.features + f] = 0;
+    for (int start = 0; start < a.rows; start += ROWS_AT_ONCE) {
+        const int *tokens = a.tokens + start;
+        const int first = (int)threadIdx.x * ROWS_OF_THREAD, rows = min(ROWS_OF_THREAD, a.rows - start - first);
+        int own[ROWS_OF_THREAD], count = 0, before = 0, total = 0;
+        unsigned wanted = 0; /* a bit for each row */
+#pragma unroll
+        for (int i = 0; i < ROWS_OF_THREAD; i++)
+            own[i] = i < rows ? tokens[first + i] : 0;
+#pragma unroll
+        for (int i = 0; i < ROWS_OF_THREAD; i++)
+            if (i < rows && (unsigned)own[i] % gridDim.x == blockIdx.x && is_token(a, own[i])) {
+                wanted |= 1u << i;
+                count++;
+            }
         __syncthreads();
-        if (threadIdx.x == 0)
-            *repeated = 0;
+        counts[threadIdx.x] = count;
         __syncthreads();
-        for (int row = threadIdx.x; row < first; row += THREADS)
-            if (tokens[row] == token)
-                *repeated = 1;
+        for (int i = 0; i < THREADS; i++) {
+            before += i < (int)threadIdx.x ? counts[i] : 0;
+            total += counts[i];
+        }
+        for (; wanted; wanted &= wanted - 1)
+            found[before++] = first + __ffs(wanted) - 1;
         __syncthreads();
-        if (*repeated)
-            continue;
-        for (int start = first; start < a.rows; start += 32 * THREADS) {
-            const int own = start + 32 * (int)threadIdx.x, words = min(THREADS, divide_up(a.rows - start, 32));
-            unsigned rows = 0;
-            for (int bit = 0; bit < 32 && own + bit < a.rows; bit++)
-                rows |= (unsigned)(tokens[own + bit] == token) << bit;
-            __syncthreads();
-            found[threadIdx.x] = rows;
-            __syncthreads();
-            for (int f = b.c0 + threadIdx.x; f < b.c1; f += THREADS) {
-                float *out = a.output + (long long)token * a.features + f;
-                float sum = *out;
-                for (int word = 0; word < words; word++)
-                    for (unsigned left = found[word]; left; left &= left - 1)
-                        sum += a.gradient[(long long)(start + 32 * word + __ffs(left) - 1) * a.features + f];
-                *out = sum;
+        for (int i = threadIdx.x; i < total; i += THREADS) {
+            const int token = tokens[found[i]];
+            int place = 0;
+            for (int j = 0; j < total; j++) {
+                const int other = tokens[found[j]];
+                place += other < token || (other == token && j < i);
+            }
+            sorted[place] = found[i];
+        }
+        __syncthreads();
+        for (int f = b.c0 + threadIdx.x; f < b.c1; f += THREADS) {
+            float sum = 0;
+            for (int from = 0; from < total; from += GRADIENTS_AHEAD) {
+                float g[GRADIENTS_AHEAD], former[GRADIENTS_AHEAD], *out[GRADIENTS_AHEAD];
+                bool begins[GRADIENTS_AHEAD]; /* the sum of a token */
+#pragma unroll
+                for (int i = 0; i < GRADIENTS_AHEAD; i++) {
+                    const int at = min(from + i, total - 1), token = tokens[sorted[at]];
+                    out[i] = a.output + (long long)token * a.features + f;
+                    g[i] = a.gradient[(long long)(start + sorted[at]) * a.features + f];
+                    begins[i] = at == 0 || tokens[sorted[at - 1]] != token;
+                    former[i] = begins[i] ? *out[i] : 0;
+                }
+#pragma unroll
+                for (int i = 0; i < GRADIENTS_AHEAD; i++)
+                    if (from + i < total)
+                        *out[i] = sum = (begins[i] ? former[i] : sum) + g[i];
             }
         }
     }
@@ -93,19 +117,12 @@ KERNEL(embedding_position_gradient)
         float sum = 0;
         if (i / features < a.sequence) {
             sum = a.gradient[i];
+#pragma unroll 8 /* loads under way together */
             for (int n = 1; n < a.batch; n++)
                 sum += a.gradient[(long long)n * a.sequence * features + i];
         }
         a.output[i] = sum;
     }
-}
-
-/* Call body(row, feature) for rows [start, stop), `width` features each; all threads of the grid row divide them. */
-template <typename Body>
-__device__ inline void for_features(int start, int stop, int width, Body body)
-{
-    for (int i = thread_of_row(); i < (stop - start) * width; i += threads_of_row())
-        body(start + i / width, i % width);
 }
 
 /* Bounds: rows. */
@@ -120,18 +137,22 @@ KERNEL(positions_forward)
     });
 }
 
-/* A thread for each feature; positions are added in order. Bounds: features. */
+/* A CUDA block for STRIP_CHANNELS features, whose threads are strips of positions, added by a tree. Bounds: features. */
 KERNEL(type_gradient)
 {
     const auto &b = block_bounds(a);
-    for (int f = b.c0 + thread_of_row(); f < b.c1; f += threads_of_row()) {
-        float sum = a.position_gradient[f];
-        for (int position = 1; position < a.sequence; position++)
-            sum += a.position_gradient[(long long)position * a.features + f];
-        a.output[f] = sum;
-        for (int type = 1; type < a.types; type++)
-            a.output[(long long)type * a.features + f] = 0;
-    }
+    const int f = b.c0 + (int)blockIdx.x * STRIP_CHANNELS + (int)threadIdx.x % STRIP_CHANNELS;
+    const int first = (int)threadIdx.x / STRIP_CHANNELS, positions = f < b.c1 ? a.sequence : 0;
+    float sum = 0;
+#pragma unroll 8 /* loads under way together */
+    for (int position = first; position < positions; position += STRIPS)
+        sum += a.position_gradient[(long long)position * a.features + f];
+    sum = sum_strips(shared, sum);
+    if (first > 0 || f >= b.c1)
+        return;
+    a.output[f] = sum;
+    for (int type = 1; type < a.types; type++)
+        a.output[(long long)type * a.features + f] = 0;
 }
 
 /* The next token, the token and the one before it, side by side. Bounds: rows. */

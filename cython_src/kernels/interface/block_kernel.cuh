@@ -16,8 +16,27 @@
 #define STRIPS         (THREADS / STRIP_CHANNELS)
 
 #ifndef FORKTASK_EMULATED
-#define KERNEL_OF(name, spec) \
-    extern "C" __global__ void __launch_bounds__(THREADS) name(const __grid_constant__ spec##_args a)
+/* Let the next kernel of the stream be set up meanwhile, and wait for the one before: both do something only where a launch
+ * asks for it (gpu/programmatic.py). All kernels do so before all else, so that a kernel that ends has waited for the
+ * one before it, which had waited for its own: one that starts early still comes after all before it, and what is
+ * launched without asking, an event or a copy, after it. */
+__device__ inline void follow_kernel()
+{
+#if __CUDA_ARCH__ >= 900
+    asm volatile("griddepcontrol.launch_dependents;");
+    asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+}
+
+#define KERNEL_OF(name, spec)                                                                         \
+    static __device__ __forceinline__ void name##_body(const spec##_args &a);                         \
+    extern "C" __global__ void __launch_bounds__(THREADS) name(const __grid_constant__ spec##_args a) \
+    {                                                                                                 \
+        follow_kernel();                                                                              \
+        name##_body(a);                                                                               \
+    }                                                                                                 \
+    static __device__ __forceinline__ void name##_body(const spec##_args &a)
+
 extern __shared__ __align__(16) float shared[]; /* of the CUDA block; undefined on entry */
 
 __device__ inline long long now_ns()
@@ -77,32 +96,10 @@ __device__ inline void put(float *p, float value, bool accumulate)
     *p = accumulate ? *p + value : value;
 }
 
-/* Sum of what the threads of a CUDA block have, in `sums` of THREADS numbers, which may be used again after a barrier.
- * Barriers: all threads of the CUDA block must come. */
-__device__ inline float sum_threads(float *sums, float value)
-{
-    sums[threadIdx.x] = value;
-    for (int half = THREADS / 2; half > 0; half /= 2) {
-        __syncthreads();
-        if (threadIdx.x < half)
-            sums[threadIdx.x] += sums[threadIdx.x + half];
-    }
-    __syncthreads();
-    return sums[0];
-}
-
-/* The same sum; `sums` may be used again at once. */
-__device__ inline float sum_for_all(float *sums, float value)
-{
-    const float sum = sum_threads(sums, value);
-    __syncthreads();
-    return sum;
-}
-
-/* Add up what the threads of each of CHANNELS columns have; the sum is there for all of them. Barriers: all threads of the
- * CUDA block must come. */
-template <int CHANNELS = STRIP_CHANNELS>
-__device__ inline float sum_strips(float *sums, float value)
+/* Add up what the threads of each of CHANNELS columns have, by a tree; the sum is there for all of them. `sums`, of THREADS
+ * numbers, may be used again after a barrier. Barriers: all threads of the CUDA block must come. */
+template <int CHANNELS = STRIP_CHANNELS, typename Number>
+__device__ inline Number sum_strips(Number *sums, Number value)
 {
     const int column = threadIdx.x % CHANNELS, strip = threadIdx.x / CHANNELS;
     __syncthreads();
@@ -114,6 +111,21 @@ __device__ inline float sum_strips(float *sums, float value)
     }
     __syncthreads();
     return sums[column];
+}
+
+/* The sum of all threads of the CUDA block. */
+template <typename Number>
+__device__ inline Number sum_threads(Number *sums, Number value)
+{
+    return sum_strips<1>(sums, value);
+}
+
+/* The same; `sums` may be used again at once. */
+__device__ inline float sum_for_all(float *sums, float value)
+{
+    const float sum = sum_threads(sums, value);
+    __syncthreads();
+    return sum;
 }
 
 /* Note that this block failed. The earliest failure in plan order wins: iteration, task, status. */

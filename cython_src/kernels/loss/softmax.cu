@@ -89,8 +89,6 @@ KERNEL(softmax_loss)
 /* One CUDA block: each thread adds every THREADS-th group, a tree the threads. */
 KERNEL(loss_sum)
 {
-    float *sums = shared;
-    int *hits = (int *)(shared + THREADS);
     const long long at = iteration_of(a) % a.length;
     float sum = 0;
     int hit = 0;
@@ -98,19 +96,8 @@ KERNEL(loss_sum)
         sum += a.losses[g];
         hit += a.correct[g];
     }
-    sums[threadIdx.x] = sum;
-    hits[threadIdx.x] = hit;
-    for (int half = THREADS / 2; half > 0; half /= 2) {
-        __syncthreads();
-        if (threadIdx.x < half) {
-            sums[threadIdx.x] += sums[threadIdx.x + half];
-            hits[threadIdx.x] += hits[threadIdx.x + half];
-        }
-    }
-    __syncthreads();
-    const float total = sums[0];
-    const int total_hits = hits[0];
-    __syncthreads();
+    const float total = sum_threads(shared, sum);
+    const int total_hits = sum_threads((int *)shared, hit);
     const int answers = a.labels ? count_answers(a.labels, a.batch) : a.batch;
     if (threadIdx.x == 0) {
         a.loss_log[at] = total / answers;

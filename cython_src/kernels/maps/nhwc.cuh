@@ -71,27 +71,26 @@ __device__ inline void for_channels(const NhwcMap &m, const Bounds &b, int c0, i
     }
 }
 
-/* Loads of a thread that are under way together. */
+/* Pixels that a thread loads together, so that memory is waited for once. */
 #define LOADS 8
 
 /* For the pixels of images [n0, n1) and rows [y0, y1) of a map that are those of the thread's strip, of THREADS / CHANNELS
- * strips, in order: add(load(n, y, x)). The loads of several pixels come before what is added, so that memory is waited
- * for once. */
-template <int CHANNELS = STRIP_CHANNELS, typename Load, typename Add>
+ * strips, in order: add(load(n, y, x)). The loads of PIXELS of them come before what is added. */
+template <int CHANNELS = STRIP_CHANNELS, int PIXELS = LOADS, typename Load, typename Add>
 __device__ inline void for_strip(const NhwcMap &m, int n0, int n1, int y0, int y1, Load load, Add add)
 {
     constexpr unsigned STRIDE = THREADS / CHANNELS;
     const unsigned rows = y1 - y0, width = m.width, pixels = (n1 - n0) * rows * width;
-    for (unsigned first = threadIdx.x / CHANNELS; first < pixels; first += LOADS * STRIDE) {
-        decltype(load(0, 0, 0)) values[LOADS];
+    for (unsigned first = threadIdx.x / CHANNELS; first < pixels; first += PIXELS * STRIDE) {
+        decltype(load(0, 0, 0)) values[PIXELS];
 #pragma unroll
-        for (unsigned i = 0; i < LOADS; i++) {
+        for (unsigned i = 0; i < PIXELS; i++) {
             const unsigned p = first + i * STRIDE;
             if (p < pixels)
                 values[i] = load(n0 + (int)(p / width / rows), y0 + (int)(p / width % rows), (int)(p % width));
         }
 #pragma unroll
-        for (unsigned i = 0; i < LOADS; i++)
+        for (unsigned i = 0; i < PIXELS; i++)
             if (first + i * STRIDE < pixels)
                 add(values[i]);
     }

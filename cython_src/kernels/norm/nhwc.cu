@@ -60,38 +60,40 @@ __device__ inline int padded(int channels, int c1)
     return c1 == channels ? divide_up(c1, LANES) * LANES : c1;
 }
 
-/* Bounds: channels. A thread for each; partials are merged in order by Chan's formula. */
+/* Bounds of this and of nhwc_norm_backward_finish: channels. A CUDA block takes STRIP_CHANNELS of them, its threads strips
+ * of the partials, which Chan's formula merges; strips are added by a tree. */
 KERNEL(nhwc_norm_finish)
 {
-    const int channels = a.channels, partials = a.num_partials, pitch = divide_up(channels, LANES) * LANES;
+    const int channels = a.channels, pitch = divide_up(channels, LANES) * LANES;
     const auto &b = block_bounds(a);
-    const float *partial = a.partials;
+    const int c = b.c0 + (int)blockIdx.x * STRIP_CHANNELS + (int)threadIdx.x % STRIP_CHANNELS;
+    const int first = (int)threadIdx.x / STRIP_CHANNELS, partials = c < b.c1 ? a.num_partials : 0;
+    const float *partial = a.partials + c;
     const float count = (float)a.count, eps = (float)a.eps, momentum = (float)a.momentum;
-    float *scale = a.scale;
-    float *inv_std = a.inv_std;
-    for (int c = b.c0 + thread_of_row(); c < padded(channels, b.c1); c += threads_of_row()) {
-        if (c >= b.c1) {
-            scale[c] = a.shift[c] = a.mean[c] = inv_std[c] = 0;
-            continue;
-        }
-        float total = 0, squares = 0;
+    float total = 0, squares = 0;
 #pragma unroll 8 /* loads under way together */
-        for (int p = 0; p < partials; p++)
-            total += partial[(long long)p * 3 * pitch + c] * partial[(long long)(p * 3 + 2) * pitch + c];
-        const float m = total / count;
+    for (int p = first; p < partials; p += STRIPS)
+        total += partial[(long long)p * 3 * pitch] * partial[(long long)(p * 3 + 2) * pitch];
+    const float m = sum_strips(shared, total) / count;
 #pragma unroll 8
-        for (int p = 0; p < partials; p++) {
-            const float d = partial[(long long)p * 3 * pitch + c] - m;
-            squares +=
-                partial[(long long)(p * 3 + 1) * pitch + c] + partial[(long long)(p * 3 + 2) * pitch + c] * d * d;
-        }
-        a.running_mean[c] = (1 - momentum) * a.running_mean[c] + momentum * m;
-        a.running_var[c] = (1 - momentum) * a.running_var[c] + momentum * (squares / (count > 1 ? count - 1 : 1));
-        a.mean[c] = m;
-        inv_std[c] = 1 / sqrtf(squares / count + eps);
-        scale[c] = a.weight[c] * inv_std[c];
-        a.shift[c] = a.bias[c] - m * scale[c];
+    for (int p = first; p < partials; p += STRIPS) {
+        const float d = partial[(long long)p * 3 * pitch] - m;
+        squares += partial[(long long)(p * 3 + 1) * pitch] + partial[(long long)(p * 3 + 2) * pitch] * d * d;
     }
+    squares = sum_strips(shared, squares);
+    if (first > 0 || c >= padded(channels, b.c1))
+        return;
+    if (c >= b.c1) {
+        a.scale[c] = a.shift[c] = a.mean[c] = a.inv_std[c] = 0;
+        return;
+    }
+    const float inv_std = 1 / sqrtf(squares / count + eps), scale = a.weight[c] * inv_std;
+    a.running_mean[c] = (1 - momentum) * a.running_mean[c] + momentum * m;
+    a.running_var[c] = (1 - momentum) * a.running_var[c] + momentum * (squares / (count > 1 ? count - 1 : 1));
+    a.mean[c] = m;
+    a.inv_std[c] = inv_std;
+    a.scale[c] = scale;
+    a.shift[c] = a.bias[c] - m * scale;
 }
 
 /* Bounds: channels. */
@@ -151,23 +153,23 @@ struct Pair {
     float z, g;
 };
 
-/* Sums of g and g xhat over a block, for a strip of channels from b.c0 on, into rows of `out`; g = gradient(n, y, x, c, z).
- * All threads of the CUDA block must come. */
-template <typename Gradient>
-__device__ inline void gradient_sums(const NhwcMap &m, const float *input, const float *mean, const float *inv_std,
-                                     const Box &b, int end, float *out, Gradient gradient)
+/* Sums of g and g xhat over a block. Bounds: images, rows, partial. */
+KERNEL(nhwc_norm_backward_statistics)
 {
-    const int c0 = b.c0 + (int)blockIdx.x * NORM_CHANNELS, c = c0 + (int)threadIdx.x % NORM_CHANNELS;
-    if (c0 >= end)
+    const NhwcMap m = a.in_map, dy = with_halo(m, a.gradient_halo), ys = with_halo(m, a.activations_halo);
+    const auto &b = block_bounds(a);
+    const Mask mask = {a.activations, a.scale, a.shift, a.activation};
+    const int c0 = (int)blockIdx.x * NORM_CHANNELS, c = c0 + (int)threadIdx.x % NORM_CHANNELS;
+    if (c0 >= m.pitch)
         return;
     float sum = 0, with_xhat = 0;
-    if (c < end) {
-        const float center = mean[c], factor = inv_std[c];
+    if (c < m.pitch) {
+        const float center = a.mean[c], factor = a.inv_std[c];
         for_strip<NORM_CHANNELS>(
             m, b.n0, b.n1, b.y0, b.y1,
             [&](int n, int y, int x) {
-                const float z = input[pixel(m, n, y, x) + c];
-                return Pair{z, gradient(n, y, x, c, z)};
+                const float z = a.input[pixel(m, n, y, x) + c];
+                return Pair{z, masked(mask, a.gradient[pixel(dy, n, y, x) + c], z, pixel(ys, n, y, x) + c, c)};
             },
             [&](const Pair &at) {
                 sum += at.g;
@@ -176,64 +178,42 @@ __device__ inline void gradient_sums(const NhwcMap &m, const float *input, const
     }
     sum = sum_strips<NORM_CHANNELS>(shared, sum);
     with_xhat = sum_strips<NORM_CHANNELS>(shared, with_xhat);
-    if (threadIdx.x < NORM_CHANNELS && c < end) {
-        out[c] = sum;
-        out[m.pitch + c] = with_xhat;
+    if (threadIdx.x < NORM_CHANNELS && c < m.pitch) {
+        float *out = a.partials + (long long)b.partial * 2 * m.pitch + c;
+        out[0] = sum;
+        out[m.pitch] = with_xhat;
     }
 }
 
-/* Bounds: images, rows, partial. */
-KERNEL(nhwc_norm_backward_statistics)
-{
-    const NhwcMap m = a.in_map, dy = with_halo(m, a.gradient_halo), ys = with_halo(m, a.activations_halo);
-    const auto &b = block_bounds(a);
-    const Box rows = {b.n0, b.n1, b.y0, b.y1, 0, m.pitch};
-    const Mask mask = {a.activations, a.scale, a.shift, a.activation};
-    float *out = a.partials + (long long)b.partial * 2 * m.pitch;
-    gradient_sums(m, a.input, a.mean, a.inv_std, rows, m.pitch, out, [&](int n, int y, int x, int c, float z) {
-        return masked(mask, a.gradient[pixel(dy, n, y, x) + c], z, pixel(ys, n, y, x) + c, c);
-    });
-}
-
-/* The last launch of nhwc_depthwise_norm_backward, which has left the gradient of its input: the sums of the norm before. */
-KERNEL_OF(nhwc_depthwise_norm_sums, nhwc_depthwise_norm_backward)
-{
-    const NhwcMap m = a.in_map, dy = with_halo(m, a.output_halo);
-    const auto &b = block_bounds(a);
-    const Box rows = {b.n0, b.n1, 0, m.height, b.c0, b.c1};
-    const Mask mask = {0, a.input_scale, a.input_shift, a.input_activation};
-    float *out = a.statistics + (long long)b.partial * 2 * m.pitch;
-    gradient_sums(
-        m, a.input, a.input_mean, a.input_inv_std, rows, channel_end(m, b.c1), out,
-        [&](int n, int y, int x, int c, float z) { return masked(mask, a.output[pixel(dy, n, y, x) + c], z, 0, c); });
-}
-
-/* Bounds: channels. A thread for each; partials are added in order. */
+/* Partials are added as in nhwc_norm_finish. */
 KERNEL(nhwc_norm_backward_finish)
 {
-    const int channels = a.channels, partials = a.num_partials, pitch = divide_up(channels, LANES) * LANES;
+    const int channels = a.channels, pitch = divide_up(channels, LANES) * LANES;
     const auto &b = block_bounds(a);
-    const float *partial = a.partials;
-    const float share = (float)(1.0 / a.count);
-    float *coefficients = a.coefficients;
-    for (int c = b.c0 + thread_of_row(); c < padded(channels, b.c1); c += threads_of_row()) {
-        if (c >= b.c1) {
-            coefficients[c] = coefficients[pitch + c] = coefficients[2 * pitch + c] = 0;
-            continue;
-        }
-        float dbias = partial[c], dweight = partial[pitch + c];
+    const int c = b.c0 + (int)blockIdx.x * STRIP_CHANNELS + (int)threadIdx.x % STRIP_CHANNELS;
+    const int first = (int)threadIdx.x / STRIP_CHANNELS, partials = c < b.c1 ? a.num_partials : 0;
+    const float *partial = a.partials + c;
+    float dbias = 0, dweight = 0;
 #pragma unroll 8
-        for (int p = 1; p < partials; p++) {
-            dbias += partial[(long long)p * 2 * pitch + c];
-            dweight += partial[(long long)(p * 2 + 1) * pitch + c];
-        }
-        const float inv_std = a.inv_std[c], scale = a.weight[c] * inv_std;
-        a.gradient_weight[c] = dweight;
-        a.gradient_bias[c] = dbias;
-        coefficients[c] = scale;
-        coefficients[pitch + c] = -share * scale * inv_std * dweight;
-        coefficients[2 * pitch + c] = -share * scale * dbias;
+    for (int p = first; p < partials; p += STRIPS) {
+        dbias += partial[(long long)p * 2 * pitch];
+        dweight += partial[(long long)(p * 2 + 1) * pitch];
     }
+    dbias = sum_strips(shared, dbias);
+    dweight = sum_strips(shared, dweight);
+    if (first > 0 || c >= padded(channels, b.c1))
+        return;
+    float *coefficients = a.coefficients + c;
+    if (c >= b.c1) {
+        coefficients[0] = coefficients[pitch] = coefficients[2 * pitch] = 0;
+        return;
+    }
+    const float share = (float)(1.0 / a.count), inv_std = a.inv_std[c], scale = a.weight[c] * inv_std;
+    a.gradient_weight[c] = dweight;
+    a.gradient_bias[c] = dbias;
+    coefficients[0] = scale;
+    coefficients[pitch] = -share * scale * inv_std * dweight;
+    coefficients[2 * pitch] = -share * scale * dbias;
 }
 
 /* Bounds: images, rows, channels. */

@@ -7,7 +7,7 @@ template <typename Args>
 __device__ inline float partial_sum(const Args &a, long long at)
 {
     float sum = a.partials[at];
-#pragma unroll 8 /* loads under way together */
+#pragma unroll 16 /* loads under way together */
     for (int p = 1; p < a.elements.num_partials; p++)
         sum += a.partials[at + (long long)p * a.elements.partial_stride];
     return sum;
@@ -83,15 +83,15 @@ KERNEL(gradient_sum)
         a.squares[b.partial] = sum;
 }
 
-/* One thread: there are a few squares for each parameter. */
+/* One CUDA block, whose threads take every THREADS-th square; a tree adds them. */
 KERNEL(gradient_scale)
 {
-    if (thread_of_row() != 0)
-        return;
     double total = 0;
-    for (int i = 0; i < a.num_squares; i++)
+    for (int i = threadIdx.x; i < a.num_squares; i += THREADS)
         total += a.squares[i];
-    total = sqrt(total);
+    total = sqrt(sum_threads((double *)shared, total));
+    if (threadIdx.x != 0)
+        return;
     const double factor = a.max_norm / (total + 1e-6);
     *a.scale = factor < 1 ? (float)factor : 1;
     if (a.norm_log)

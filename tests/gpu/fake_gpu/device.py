@@ -9,6 +9,7 @@ import weakref
 
 import numpy as np
 
+from forktask.cython_src.gpu import launches
 from forktask.cython_src.gpu.blas import WORKSPACE_BYTES
 
 from . import emulator
@@ -77,7 +78,7 @@ class FakeDevice:
     ----------
     log : list of Operation
         Everything but memory set-up, in the order in which it was given; `label` of a launch is
-        ("launch", symbol, arguments, rows), of a copy ("to_device" or "to_host", bytes).
+        ("launch", symbol, arguments, rows, whether it is early), of a copy ("to_device" or "to_host", bytes).
     counts : dict of str to int
         Calls by name.
     """
@@ -87,11 +88,12 @@ class FakeDevice:
     peak_flops_per_s = 1e9
     multiprocessors = 4
     shares_memory = True
-    has_tf32 = True
+    has_tf32 = has_pdl = True
 
     def __init__(self, seed: int = 0, execute: bool = True, clock=None, memory_bytes: int = 1 << 50):
         self.costs_s = {"context": 0.25, "compilation": 0.5}
         self.random = random.Random(seed)
+        self._kernels_wait = "griddepcontrol.wait" in launches.source("gpu/counter.cu")
         self.execute = execute
         self.log: list[Operation] = []
         self._numbers = itertools.count()
@@ -183,13 +185,25 @@ class FakeDevice:
         self.events.add(event := FakeEvent(timing))
         return event
 
-    def _give(self, stream, label, action):
+    def _before(self, stream, early):
+        """What is done before something that is given to a stream now: the last, or, if that is launched early and does
+        not wait, what is done before the last."""
+        if not early:
+            return [] if stream.last is None else [stream.last]
+        last = stream.last
+        label, before = stream.capture.nodes[last][::2] if stream.capture else (last.label, last.dependences)
+        if label[0] != "launch":
+            raise CaptureError(f"a kernel is launched early after {label[0]!r}")
+        return [stream.last] if self._kernels_wait else before
+
+    def _give(self, stream, label, action, early=False):
+        before = self._before(stream, early)
         if stream.capture is not None:
             graph = stream.capture
-            graph.nodes.append((label, action, () if stream.last is None else (stream.last,)))
+            graph.nodes.append((label, action, tuple(before)))
             stream.last = len(graph.nodes) - 1
             return None
-        operation = Operation(next(self._numbers), label, action, [stream.last, *self._host_seen])
+        operation = Operation(next(self._numbers), label, action, [*before, *self._host_seen])
         self.log.append(operation)
         self._pending.append(operation)
         stream.last = operation
@@ -236,7 +250,7 @@ class FakeDevice:
         self._count("prepared_launch")
         return symbol, tiles, shared_bytes, args
 
-    def launch(self, prepared, rows, stream):
+    def launch(self, prepared, rows, stream, early=False):
         self._count("launch")
         symbol, tiles, shared_bytes, args = prepared
         args = args.copy()
@@ -246,7 +260,7 @@ class FakeDevice:
             if self.execute:
                 emulator.launch(symbol, args, tiles, rows, shared_bytes, seed)
 
-        self._give(stream, ("launch", symbol, args, rows), action)
+        self._give(stream, ("launch", symbol, args, rows, early), action, early)
 
     def prepared_product(self, product, addresses, tf32):
         self._count("prepared_product")

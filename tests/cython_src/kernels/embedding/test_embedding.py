@@ -11,8 +11,8 @@ ROWS = BATCH * SEQUENCE
 FORMS = [("cpu", name) for name in INSTRUCTION_SETS] + [("numpy", None)]
 
 
-def draw_tokens(rng):
-    return rng.integers(0, VOCABULARY, ROWS).astype(np.int32)
+def draw_tokens(rng, rows=ROWS):
+    return rng.integers(0, VOCABULARY, rows).astype(np.int32)
 
 
 @pytest.mark.parametrize("features", [1, 20, 64])
@@ -32,18 +32,18 @@ def test_forward_is_exact(features, with_positions):
         np.testing.assert_array_equal(got["output"], expected, err_msg=f"{target} {name}")
 
 
-@pytest.mark.parametrize("features", [1, 20, 64])
+@pytest.mark.parametrize(("features", "rows"), [(1, ROWS), (20, ROWS), (64, ROWS), (3, 5000)])
 @pytest.mark.parametrize("accumulate", [0, 1])
-def test_token_gradient_adds_rows_in_order(features, accumulate):
+def test_token_gradient_adds_rows_in_order(features, rows, accumulate):
     """Check the gradient bit for bit, whatever the cut of the features; only the first partial buffer is written."""
     rng = np.random.default_rng(features)
     output = draw(rng, 2, VOCABULARY, features)
-    operands = {"tokens": draw_tokens(rng), "gradient": draw(rng, ROWS, features), "output": output}
+    operands = {"tokens": draw_tokens(rng, rows), "gradient": draw(rng, rows, features), "output": output}
     expected = output.copy() if accumulate else np.zeros_like(output)
     for row, token in enumerate(operands["tokens"]):
         expected[0, token] += operands["gradient"][row]
     expected[1] = output[1]
-    attributes = {"rows": ROWS, "features": features, "vocabulary": VOCABULARY, "accumulate": accumulate}
+    attributes = {"rows": rows, "features": features, "vocabulary": VOCABULARY, "accumulate": accumulate}
     for bounds in ([(0, features)], [(0, features // 3), (features // 3, features)]):
         for target, name in FORMS:
             got = run_kernel("embedding_token_gradient", operands, ["output"], attributes, bounds, target, name)
