@@ -22,7 +22,8 @@ THREADS_WANTED = 50_000
 # Numbers of a tile that each of 16 x 8 threads computes, rows (pixels or tokens, or outputs of a weight gradient) by
 # columns (channels or features, or taps and input channels), the largest first.
 PRODUCT_TILES = ((8, 8), (4, 4), (4, 2))
-PRODUCT_STEP = 16  # of a sum that lie in shared memory together
+PRODUCT_STEP, PRODUCT_STAGES = 16, 3  # numbers of a sum that are copied together, and steps in shared memory at a time
+PRODUCT_GAP = 8  # numbers behind a row of shared memory, so that a warp's reads along both axes meet all banks
 
 
 @dataclass(frozen=True)
@@ -71,9 +72,16 @@ def strided(items) -> int:
     return max(1, min(MAX_TILES, math.ceil(int(np.max(items)) / THREADS)))
 
 
+def tile_sizes() -> list[str]:
+    """Return what kernels/linear/tiles.cuh has to know of the numbers above; kernels exist for each of the tiles."""
+    tiles = " ".join(f"KERNELS({rows}, {columns})" for rows, columns in PRODUCT_TILES)
+    sizes = {"STEP": PRODUCT_STEP, "STAGES": PRODUCT_STAGES, "GAP": PRODUCT_GAP, "FOR_TILES(KERNELS)": tiles}
+    return [f"#define {name} {value}" for name, value in sizes.items()]
+
+
 def step_bytes(tile: tuple[int, int]) -> int:
-    """Shared memory of two steps of a product, as STEP_FLOATS in kernels/linear/tiles.cuh."""
-    return 2 * 4 * PRODUCT_STEP * (16 * tile[0] + 8 + 8 * tile[1] + 8)
+    """Shared memory of a product's steps: the most that Tile::FLOATS in kernels/linear/tiles.cuh can be."""
+    return 4 * PRODUCT_STAGES * PRODUCT_STEP * (16 * tile[0] + 8 * tile[1] + 2 * PRODUCT_GAP)
 
 
 def tiled(tiles) -> int:

@@ -34,6 +34,7 @@ from .grids import (
     per_strip,
     step_bytes,
     strided,
+    tile_sizes,
 )
 from .token_launches import TOKEN_AFTER, TOKEN_BESIDE_PRODUCTS, TOKEN_LAUNCHES
 
@@ -66,7 +67,6 @@ MAX_GRID_ROWS = 65535  # blocks of one launch
 TAPS = 25
 CHANNELS_AT_ONCE = 16
 CONVOLUTION_TILES = (4, 2)  # output channels of a thread
-GRADIENT_TILES = ((8, 8), (4, 4))  # of a weight gradient of the layout "nhwc", as PRODUCT_TILES
 FORMS_OF_A_PORT = ("if", "pad")  # of the kernel conv_forward alone, in nchw16_algorithms.cu
 # Products of TF32 in place of one of float32, by value of the option "products"; others compute in float32.
 ARITHMETIC = {"tf32": 1, "3xtf32": 3}
@@ -85,6 +85,7 @@ def _arguments() -> list[str]:
 WRITTEN: dict[str, Callable[[], list[str]]] = {
     "kernels/interface/arguments.cuh": _arguments,
     "kernels/interface/activation_codes.cuh": lambda: [arguments.activation_codes()],
+    "kernels/linear/tile_sizes.cuh": tile_sizes,
 }
 
 
@@ -206,14 +207,15 @@ def _nhwc_weight_gradient(symbol: str, attributes: Mapping, bounds: np.ndarray) 
     groups, taps = attributes["groups"], attributes["kernel"] ** 2
     outs, inputs = attributes["dy_channels"] // groups, attributes["in_channels"] // groups
     inputs = np.full(len(bounds), inputs) if groups > 1 else bounds[:, 5] - bounds[:, 4]
-    for tile in GRADIENT_TILES:
+    for tile in PRODUCT_TILES:
         if groups > 1:
             of_block = (bounds[:, 3] - 1) // outs - bounds[:, 2] // outs + 1
             row_tiles = of_block * math.ceil(outs / (16 * tile[0]))
         else:
             row_tiles = np.ceil((bounds[:, 3] - bounds[:, 2]) / (16 * tile[0]))
         tiles = row_tiles * np.ceil(taps * inputs / (8 * tile[1]))
-        if outs > 8 * tile[0] and tiles.sum() * THREADS >= THREADS_WANTED:
+        empty = outs <= 8 * tile[0] and tile[0] > PRODUCT_TILES[-1][0]
+        if not empty and tiles.sum() * THREADS >= THREADS_WANTED:
             break
     return Launch(
         f"{symbol}_{tile[0]}x{tile[1]}", int(tiles.max()), step_bytes(tile) + 8 * (4 * PRODUCT_STEP + 8 * tile[1])
@@ -377,7 +379,7 @@ _REMEDIES = {"winograd": "; lower the plan with conv 'direct'"}
 @cache
 def multiplying() -> tuple[str, ...]:
     """Source files whose kernels multiply in tiles."""
-    return tuple(file for file in SOURCE_FILES if "multiply_step(" in source(file))
+    return tuple(file for file in SOURCE_FILES if "struct Tile" in source(file))
 
 
 @cache

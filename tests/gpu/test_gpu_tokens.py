@@ -1,5 +1,7 @@
 """CUDA kernels of networks of tokens: run by the CPU, they pass the tests of the CPU's kernels."""
 
+import ctypes
+
 import pytest
 from cython_src.tokens_for_tests import fill
 from gpu.fake_gpu import emulator
@@ -112,16 +114,33 @@ def test_what_is_out_of_range_stops_the_run():
 
 @pytest.mark.cxx
 @pytest.mark.parametrize("products", ["own", "tf32"])
-@pytest.mark.parametrize("line", ["finish_copies();", "__syncthreads();"])
-def test_a_step_that_is_not_there_shows(line, products):
+@pytest.mark.parametrize(
+    "defect",
+    [
+        ("await_copies<1>();", ";"),
+        ("await_copies<1>();", "await_copies<2>();"),
+        ("commit_copies();", ";"),
+        ("__syncthreads(); /* `current`", "; /* `current`"),
+    ],
+)
+def test_a_step_that_is_not_there_shows(defect, products):
     """Check that the emulation finds a product that does not wait for the copies of its step (negative control)."""
     plan = make_plan("gpt2")
-    steps_of = ["finish_copies();", "__syncthreads();", "before = terms;"]
-    text = "\n        ".join(steps_of)
-    defect = (text, text.replace(line, ";"))
     right = steps(emulator.with_cuda_kernels(plan, products=products), count=1)
     wrong = steps(emulator.with_cuda_kernels(plan, 1, defect=defect, products=products), count=1)
     assert any(right[name].tobytes() != wrong[name].tobytes() for name in plan.buffers)
+
+
+@pytest.mark.cxx
+@pytest.mark.parametrize("defect", [("", ""), (" ^ (i * CHUNKS / 8 % CHUNKS)", "")])
+def test_warps_load_matrices_without_bank_conflicts(defect, monkeypatch):
+    """Check that what a warp loads at once for tensor cores lies in different banks, in tiles of 128 x 64 and in those
+    of attention, and that the emulation counts where it does not (negative control)."""
+    monkeypatch.setattr(token_launches, "THREADS_WANTED", 0)
+    conflicts = ctypes.c_ulonglong.in_dll(emulator.library(defect, "tf32"), "bank_conflicts")
+    before = conflicts.value
+    steps(emulator.with_cuda_kernels(make_plan("gpt2"), defect=defect, products="tf32"), count=1)
+    assert (conflicts.value > before) == bool(defect[0])
 
 
 MODELS = {

@@ -63,17 +63,17 @@ __device__ void linear_forward(const Args &a)
     const Factor weight = {a.weight, inputs, b.c0, b.c1, inputs};
     row += b.r0;
     column += b.c0;
-    float sum[TM][TN];
-    clear(sum);
-    add_product<true, true>(input, row, weight, column, inputs, shared, sum);
+    Tile<TM, TN, true, true> y;
+    y.clear();
+    y.add(shared, input, row, weight, column, inputs);
     if (further) {
         const Factor rest = {input.at + inputs, inputs + further, b.r0, b.r1, further};
         const Factor second = {a.further_weight, further, b.c0, b.c1, further};
-        add_product<true, true>(rest, row, second, column, further, shared, sum);
+        y.add(shared, rest, row, second, column, further);
     }
-    for_numbers(sum, [&](int r, int c, float y) {
+    y.each([&](int r, int c, float sum) {
         if (row + r < b.r1 && column + c < b.c1)
-            finish_output(a, row + r, column + c, y);
+            finish_output(a, row + r, column + c, sum);
     });
 }
 
@@ -90,12 +90,12 @@ __device__ void linear_backward_data(const Args &a)
     const Factor weight = {a.weight, a.inputs, 0, outputs, b.c1};
     row += b.r0;
     column += b.c0;
-    float sum[TM][TN];
-    clear(sum);
-    add_product<true, false>(gradient, row, weight, column, outputs, shared, sum);
-    for_numbers(sum, [&](int r, int c, float dx) {
+    Tile<TM, TN, true, false> dx;
+    dx.clear();
+    dx.add(shared, gradient, row, weight, column, outputs);
+    dx.each([&](int r, int c, float sum) {
         if (row + r < b.r1 && column + c < b.c1)
-            finish_gradient(a, row + r, column + c, dx, a.accumulate);
+            finish_gradient(a, row + r, column + c, sum, a.accumulate);
     });
 }
 
@@ -114,12 +114,12 @@ __device__ void linear_backward_weights(const Args &a)
     const Factor gradient = {dy, a.gradient_pitch, 0, b.r1 - b.r0, b.o1};
     const Factor input = {x, input_pitch, 0, b.r1 - b.r0, inputs};
     row += b.o0;
-    float sum[TM][TN];
-    clear(sum);
-    add_product<false, false>(gradient, row, input, column, b.r1 - b.r0, shared, sum);
-    for_numbers(sum, [&](int r, int c, float dw) {
+    Tile<TM, TN, false, false> dw;
+    dw.clear();
+    dw.add(shared, gradient, row, input, column, b.r1 - b.r0);
+    dw.each([&](int r, int c, float sum) {
         if (row + r < b.o1 && column + c < inputs)
-            put(a.weights + ((long long)b.partial * a.outputs + row + r) * inputs + column + c, dw, a.accumulate);
+            put(a.weights + ((long long)b.partial * a.outputs + row + r) * inputs + column + c, sum, a.accumulate);
     });
 }
 
@@ -136,9 +136,7 @@ __device__ void linear_backward_weights(const Args &a)
     {                                                                       \
         linear_backward_weights<tm, tn>(a);                                 \
     }
-LINEAR_TILES(8, 8)
-LINEAR_TILES(4, 4)
-LINEAR_TILES(4, 2)
+FOR_TILES(LINEAR_TILES)
 
 /* db[o] = sum of dy over the block's rows: a CUDA block for each STRIP_CHANNELS outputs, whose threads take strips of the
  * rows. Bounds of the weight gradient. */

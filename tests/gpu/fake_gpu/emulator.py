@@ -21,6 +21,7 @@ STATUS = (
     "some threads of a CUDA block ended while others wait at a barrier",
     "threads of a CUDA block wait at different barriers",
     "more shared memory was used than the launch asked for",
+    "a copy of 16 bytes is from or to an address that is no multiple of them",
 )
 
 
