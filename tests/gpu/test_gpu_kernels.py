@@ -16,8 +16,8 @@ from cython_src.kernels.convolution import test_nhwc
 from forktask.cython_src.binding.bind import bind
 from forktask.cython_src.binding.checks import run_serial
 from forktask.cython_src.errors import UsageError
+from forktask.cython_src.gpu import grids
 from forktask.cython_src.gpu import launches as gpu_launches
-from forktask.cython_src.gpu import token_launches
 from forktask.cython_src.gpu.grids import PRODUCT_TILES
 from forktask.cython_src.kernels.convolution.specs import NCHW16_FORMS
 from forktask.cython_src.lowering.lower import lower
@@ -93,9 +93,9 @@ def test_products_on_tensor_cores_round_their_factors(products, monkeypatch):
     attributes = {"inputs": 21, "outputs": 70, "output_pitch": 70, "activation": 0}
     bounds = {"r0": 0, "r1": 140, "c0": 0, "c1": 70}
     tiles = set()
-    monkeypatch.setattr(token_launches, "THREADS_WANTED", 0)
+    monkeypatch.setattr(grids, "THREADS_WANTED", 0)
     for first in range(len(PRODUCT_TILES)):
-        monkeypatch.setattr(token_launches, "PRODUCT_TILES", PRODUCT_TILES[first:])
+        monkeypatch.setattr(grids, "PRODUCT_TILES", PRODUCT_TILES[first:])
         got = np.full((140, 70), np.nan, np.float32)
         operands = {"input": x, "weight": w, "output": got}
         emulator.emulated("linear_forward", 3, products=products).reference(operands, attributes, bounds, 0)
@@ -194,16 +194,27 @@ def test_bad_labels_and_indices_fail():
 
 
 @pytest.mark.cxx
-def test_convolutions_of_any_geometry(monkeypatch):
-    """Check packing, forward pass and both gradients, with every size of tile, against the NumPy forms in float64."""
+@pytest.mark.parametrize("parts", [False, True])
+def test_convolutions_of_any_geometry(parts, monkeypatch):
+    """Check packing, forward pass and both gradients, with every size of tile, and with sums of which CUDA blocks have
+    parts, against the NumPy forms in float64."""
     launched, launch = set(), emulator.launch
-    monkeypatch.setattr(emulator, "launch", lambda symbol, *rest: launched.add(symbol) or launch(symbol, *rest))
+
+    def note(symbol, args, *rest):
+        if not parts or args["parts"] > 1:
+            launched.add(symbol.rpartition("_")[0] if parts else symbol)
+        launch(symbol, args, *rest)
+
+    monkeypatch.setattr(emulator, "launch", note)
     monkeypatch.setattr(kernel_testing, "INSTRUCTION_SETS", ("cuda",))
-    monkeypatch.setattr(gpu_launches, "THREADS_WANTED", 0)
+    monkeypatch.setattr(grids, "THREADS_WANTED", 2000 if parts else 0)
+    monkeypatch.setattr(grids, "PART_TERMS", 1)
     for first in range(len(PRODUCT_TILES)):
-        monkeypatch.setattr(gpu_launches, "PRODUCT_TILES", PRODUCT_TILES[first:])
+        for module in (grids, gpu_launches):
+            monkeypatch.setattr(module, "PRODUCT_TILES", PRODUCT_TILES[first:])
         # The last one has channels enough for every tile.
         for case in (*map(test_nhwc.random_case, range(12)), test_nhwc.Case(1, 1, 36, 72, 7, 7, 1, 1, 0, 1)):
             test_nhwc.check_case(case, "direct")
+    tiles = [""] if parts else [f"_{m}x{n}" for m, n in PRODUCT_TILES]
     products = "forward", "backward_data", "backward_weights"
-    assert {f"nhwc_conv_{name}_{m}x{n}" for name in products for m, n in PRODUCT_TILES} <= launched
+    assert {f"nhwc_conv_{name}{tile}" for name in products for tile in tiles} <= launched

@@ -141,14 +141,12 @@ KERNEL(attention_forward)
     const int end = p.causal ? p.stop : p.sequence;
     const Factor q = third(a, p, 0, p.start, p.stop), k = third(a, p, 1, 0, end), v = third(a, p, 2, 0, end);
     Results o;
-    o.clear();
     if (threadIdx.x < ATTENTION_TILE) {
         largest[threadIdx.x] = LEAST;
         total[threadIdx.x] = 0;
     }
     for (int j = 0; j < end; j += ATTENTION_TILE) {
         Scores s;
-        s.clear();
         s.add(steps, q, p.start, k, j, p.size);
         s.each([&](int row, int column, float score) {
             const bool seen = j + column < end && (!p.causal || j + column <= p.start + row);
@@ -202,18 +200,16 @@ __device__ inline void backward_queries(const Args &a, const Part &p, int first,
     copy_logsumexp(a, p, p.start, p.stop, logsumexp);
     find_deltas(a, p, p.start, p.stop, delta, halves);
     Results dq;
-    dq.clear();
     for (int j = first; j < end; j += ATTENTION_TILE) {
         Scores s;
-        s.clear();
         s.add(steps, q, p.start, k, j, p.size);
         s.each([&](int row, int column, float score) {
             const bool seen = j + column < end && (!p.causal || j + column <= p.start + row);
             powers[column * ATTENTION_PITCH + row] = seen ? expf(score * p.scale - logsumexp[row]) : 0;
         });
-        s.clear();
-        s.add(steps, gradient, p.start, v, j, p.size);
-        s.each([&](int row, int column, float dp) { powers[column * ATTENTION_PITCH + row] *= dp - delta[row]; });
+        Scores dp;
+        dp.add(steps, gradient, p.start, v, j, p.size);
+        dp.each([&](int row, int column, float sum) { powers[column * ATTENTION_PITCH + row] *= sum - delta[row]; });
         add_powers(powers, k, j, p.feature, steps, dq);
     }
     if (part == 0)
@@ -232,23 +228,20 @@ __device__ inline void backward_keys(const Args &a, const Part &p, int first, fl
     const Factor k = third(a, p, 1, p.start, p.stop), v = third(a, p, 2, p.start, p.stop);
     const Factor gradient = {a.gradient + p.at, p.row, first, end, p.size};
     Results dk, dv;
-    dk.clear();
-    dv.clear();
     for (int next, i = first; i < end; i = next) {
         next = min((i / ATTENTION_TILE + 1) * ATTENTION_TILE, end);
         copy_logsumexp(a, p, i, next, logsumexp);
         find_deltas(a, p, i, next, delta, halves);
         Scores s;
-        s.clear();
         s.add(steps, k, p.start, q, i, p.size);
         s.each([&](int row, int column, float score) {
             const bool seen = i + column < next && (!p.causal || p.start + row <= i + column);
             powers[column * ATTENTION_PITCH + row] = seen ? expf(score * p.scale - logsumexp[column]) : 0;
         });
         add_powers(powers, gradient, i, p.feature, steps, dv);
-        s.clear();
-        s.add(steps, v, p.start, gradient, i, p.size);
-        s.each([&](int row, int column, float dp) { powers[column * ATTENTION_PITCH + row] *= dp - delta[column]; });
+        Scores dp;
+        dp.add(steps, v, p.start, gradient, i, p.size);
+        dp.each([&](int row, int column, float sum) { powers[column * ATTENTION_PITCH + row] *= sum - delta[column]; });
         add_powers(powers, q, i, p.feature, steps, dk);
     }
     write_tile(a.dqkv + p.qkv_at + p.row, p.qkv_row, p, p.scale, dk);

@@ -47,11 +47,11 @@ __device__ void nhwc_convolve(const Args &a, const float *input, const float *bi
         clear_channel_halo(target, a.output, b.n0, b.n1, b.y0, b.y1, b.c0, end);
     const int channel_tiles = divide_up(end - b.c0, COLUMNS), width = divide_up(target.width, step);
     const int pixel_tiles = divide_up((b.n1 - b.n0) * divide_up(b.y1 - b.y0, step) * width, ROWS);
-    const int phase = (int)blockIdx.x / channel_tiles / pixel_tiles;
+    const int index = (int)blockIdx.x / a.parts, phase = index / channel_tiles / pixel_tiles;
     if (phase >= step * step) /* the whole CUDA block: no barrier is missed */
         return;
-    const int c0 = b.c0 + (int)blockIdx.x % channel_tiles * COLUMNS;
-    const int tile = (int)blockIdx.x / channel_tiles % pixel_tiles, ry = phase / step, rx = phase % step;
+    const int c0 = b.c0 + index % channel_tiles * COLUMNS;
+    const int tile = index / channel_tiles % pixel_tiles, ry = phase / step, rx = phase % step;
     const int first = divide_up(max(b.y0 - ry, 0), step), rows = divide_up(max(b.y1 - ry, 0), step) - first;
     const int columns = divide_up(max(target.width - rx, 0), step);
     const int items = (b.n1 - b.n0) * rows * columns;
@@ -67,12 +67,12 @@ __device__ void nhwc_convolve(const Args &a, const float *input, const float *bi
     const int depth = panel_depth(target.channels, source.channels, g.groups);
     const int start = panel_start(c0 / LANES, depth, target.channels, source.channels, g.groups);
     Sums sums;
-    sums.clear();
-    int tap = -1, k0 = depth - STEP;
+    const Terms terms(a, depth); /* of each tap */
+    int tap = -1, k0 = terms.stop - STEP;
     long long offset = 0;
     sums.add(shared, [&](float *left, float *right) {
         k0 += STEP;
-        while (k0 >= depth) { /* the next tap that the phase meets; there may be none */
+        while (k0 >= terms.stop) { /* the next tap that the phase meets; there may be none */
             if (++tap == g.kernel * g.kernel)
                 return 0;
             int y = tap / g.kernel * g.dilation, x = tap % g.kernel * g.dilation;
@@ -85,9 +85,9 @@ __device__ void nhwc_convolve(const Args &a, const float *input, const float *bi
                 x /= step;
             }
             offset = y * row_size(source) + (long long)x * source.pitch + start;
-            k0 = 0;
+            k0 = terms.start;
         }
-        const int count = min(STEP, depth - k0);
+        const int count = min(STEP, terms.stop - k0);
         const auto input_at = [&](int m, int k) { return from[m] >= 0 && k < count ? from[m] + offset + k0 + k : -1; };
         const auto weight_at = [&](int i, int k) {
             const int c = c0 + i / LANES * LANES;
@@ -98,6 +98,8 @@ __device__ void nhwc_convolve(const Args &a, const float *input, const float *bi
         Sums::Right::copy(a.packed, true, weight_at, right);
         return count;
     });
+    if (!sums.join(a, shared))
+        return;
     sums.each([&](int m, int column, float value) {
         const int c = c0 + column;
         if (from[m] >= 0 && c < end)
@@ -122,7 +124,7 @@ __device__ void nhwc_weight_gradient(const Args &a)
     const int taps = g.kernel * g.kernel, outs = dy.channels / g.groups, part = in.channels / g.groups;
     const int i0 = g.groups == 1 ? b.i0 : 0, inputs = (g.groups == 1 ? b.i1 : part) - i0;
     const int column_tiles = divide_up(taps * inputs, COLUMNS);
-    int tile = (int)blockIdx.x / column_tiles, group = 0, o0 = b.o0 + tile * ROWS, o1 = b.o1;
+    int tile = (int)blockIdx.x / a.parts / column_tiles, group = 0, o0 = b.o0 + tile * ROWS, o1 = b.o1;
     if (g.groups > 1) {
         const int of_group = divide_up(outs, ROWS);
         group = b.o0 / outs + tile / of_group;
@@ -132,42 +134,42 @@ __device__ void nhwc_weight_gradient(const Args &a)
     o1 = min(o1, o0 + ROWS);
     if (o0 >= b.o1 || o1 <= b.o0) /* the whole CUDA block: no barrier is missed */
         return;
-    const int j0 = (int)blockIdx.x % column_tiles * COLUMNS;
+    const int j0 = (int)blockIdx.x / a.parts % column_tiles * COLUMNS;
     for (int j = threadIdx.x; j < COLUMNS; j += THREADS) {
         const int tap = (j0 + j) / inputs, i = (j0 + j) % inputs;
         offsets[j] = tap >= taps ? -1
                                  : tap / g.kernel * g.dilation * row_size(in) +
                                        (long long)tap % g.kernel * g.dilation * in.pitch + group * part + i0 + i;
     }
-    const unsigned pixels = (b.n1 - b.n0) * dy.height * dy.width;
-    const auto place = [&](unsigned p, int half) {
-        const int x = (int)(p % dy.width), y = (int)(p / dy.width % dy.height),
-                  n = b.n0 + (int)(p / dy.width / dy.height);
-        places[2 * half * STEP + threadIdx.x] = p < pixels ? pixel(dy, n, y, x) : -1;
+    const Terms pixels(a, (b.n1 - b.n0) * dy.height * dy.width);
+    const auto place = [&](int p, int half) {
+        const int x = p % dy.width, y = p / dy.width % dy.height, n = b.n0 + p / dy.width / dy.height;
+        places[2 * half * STEP + threadIdx.x] = p < pixels.stop ? pixel(dy, n, y, x) : -1;
         places[(2 * half + 1) * STEP + threadIdx.x] = pixel(in, n, y * g.stride - g.padding, x * g.stride - g.padding);
     };
     if (threadIdx.x < STEP)
-        place(threadIdx.x, 0);
+        place(pixels.start + (int)threadIdx.x, 0);
     /* Numbers that lie side by side are copied by fours where a pixel's are: past o1 lie others, or padding, whose sums
      * nobody takes. */
     const bool wide_left = o0 % 4 == 0, wide_right = inputs % 4 == 0 && (group * part + i0) % 4 == 0;
     Sums sums;
-    sums.clear();
-    unsigned p0 = 0;
+    int p0 = pixels.start, half = 0;
     sums.add(shared, [&](float *left, float *right) {
-        if (p0 >= pixels)
+        if (p0 >= pixels.stop)
             return 0;
-        const int half = p0 / STEP % 2;
         const long long *from = places + 2 * half * STEP, *to = from + STEP; /* pixels of dY and of X */
         const auto gradient_at = [&](int i, int k) { return from[k] >= 0 && o0 + i < o1 ? from[k] + o0 + i : -1; };
         const auto input_at = [&](int i, int k) { return from[k] >= 0 && offsets[i] >= 0 ? to[k] + offsets[i] : -1; };
         Sums::Left::copy(a.gradient, wide_left, gradient_at, left);
         Sums::Right::copy(a.input, wide_right, input_at, right);
         p0 += STEP;
+        half ^= 1;
         if (threadIdx.x < STEP) /* pixels of the next step */
-            place(p0 + threadIdx.x, half ^ 1);
+            place(p0 + (int)threadIdx.x, half);
         return STEP;
     });
+    if (!sums.join(a, shared))
+        return;
     float *out = a.output + (long long)b.partial * dy.channels * part * taps;
     sums.each([&](int row, int column, float value) {
         const int o = o0 + row, at = j0 + column, tap = at / inputs;

@@ -7,7 +7,7 @@
 #define FORKTASK_LINEAR_TILES_CUH
 
 #include "cython_src/kernels/interface/block_kernel.cuh"
-#include "cython_src/kernels/linear/tile_sizes.cuh" /* written by gpu/grids.py: FOR_TILES, STEP, STAGES, GAP */
+#include "cython_src/kernels/linear/tile_sizes.cuh" /* written by gpu/grids.py: FOR_TILES, STEP, STAGES, GAP, COUNTER */
 #include "cython_src/kernels/simd/float4.cuh"
 
 #ifndef TF32_PRODUCTS
@@ -205,6 +205,23 @@ struct Side {
 #endif
 };
 
+/* Terms from `start` to before `stop` of a sum: all, or the whole steps that a CUDA block adds up where a.parts of them
+ * share each tile. */
+struct Terms {
+    int start, stop;
+
+    __device__ inline Terms(int terms) : start(0), stop(terms)
+    {
+    }
+
+    __device__ inline Terms(const GpuArgs &a, int terms)
+    {
+        const int most = divide_up(divide_up(terms, STEP), a.parts) * STEP;
+        start = min((int)blockIdx.x % a.parts * most, terms);
+        stop = min(start + most, terms);
+    }
+};
+
 /* A matrix that is stored by rows, of which rows [start, stop) and the first columns exist; all else counts as zero. */
 struct Factor {
     const float *at; /* row 0 */
@@ -236,14 +253,7 @@ struct Tile {
     typedef Side<RIGHT_ALONG, COLUMNS> Right;
     static constexpr int STAGE = Left::FLOATS + Right::FLOATS, FLOATS = STAGES * STAGE; /* of shared memory */
 
-    float sum[TM * TN];
-
-    __device__ inline void clear()
-    {
-#pragma unroll
-        for (int n = 0; n < TM * TN; n++)
-            sum[n] = 0;
-    }
+    float sum[TM * TN] = {0};
 
     /* Add the product of a step; terms past `count` are zero up to a multiple of 8. */
     __device__ inline void multiply(const float *left, const float *right, int count)
@@ -296,12 +306,12 @@ struct Tile {
              });
     }
 
-    /* Add the tile at (row, column) of a product of two factors over `terms`, likewise. */
-    __device__ inline void add(float *steps, const Factor &left, int row, const Factor &right, int column, int terms)
+    /* Add the tile at (row, column) of a product of two factors over some terms, likewise. */
+    __device__ inline void add(float *steps, const Factor &left, int row, const Factor &right, int column, Terms terms)
     {
-        int k = 0;
+        int k = terms.start;
         add(steps, [&](float *to_left, float *to_right) {
-            const int count = min(STEP, terms - k);
+            const int count = min(STEP, terms.stop - k);
             if (count <= 0)
                 return 0;
             copy_factor<LEFT_ALONG, ROWS>(left, row, k, to_left);
@@ -309,6 +319,36 @@ struct Tile {
             k += STEP;
             return count;
         });
+    }
+
+    /* Bring together what a.parts CUDA blocks have added up for a tile: the last one to come, for which alone this is true,
+     * adds their sums in order, so that it does not matter when they come. The scratch memory of a tile is a counter, zero
+     * before and after, and the sums. Barriers: all threads of the CUDA block must come; `steps` may be written. */
+    __device__ inline bool join(const GpuArgs &a, float *steps)
+    {
+        if (a.parts == 1)
+            return true;
+        const long long tile = (a.first_block + blockIdx.y) * (gridDim.x / a.parts) + blockIdx.x / a.parts;
+        float *const sums = a.scratch + tile * (COUNTER + a.parts * ROWS * COLUMNS) + COUNTER + threadIdx.x;
+        int *const count = (int *)(sums - COUNTER - threadIdx.x), *const come = (int *)steps;
+#pragma unroll
+        for (int n = 0; n < TM * TN; n++)
+            sums[((int)blockIdx.x % a.parts * TM * TN + n) * THREADS] = sum[n];
+        __threadfence(); /* who sees the count sees the sum */
+        __syncthreads();
+        if (threadIdx.x == 0)
+            *come = atomicAdd(count, 1) + 1;
+        __syncthreads();
+        if (*come < a.parts)
+            return false;
+        __threadfence();
+        for (int part = 0; part < a.parts; part++)
+#pragma unroll
+            for (int n = 0; n < TM * TN; n++)
+                sum[n] = (part ? sum[n] : 0) + __ldcg(sums + (part * TM * TN + n) * THREADS);
+        if (threadIdx.x == 0)
+            *count = 0;
+        return true;
     }
 
     /* Call body(row, column, sum) for each number of a thread, within the tile. */

@@ -56,6 +56,21 @@ static inline unsigned long long atomicMin(unsigned long long *at, unsigned long
     return former;
 }
 
+static inline int atomicAdd(int *at, int value)
+{
+    *at += value;
+    return *at - value;
+}
+
+static inline void __threadfence()
+{
+}
+
+static inline float __ldcg(const float *at)
+{
+    return *at;
+}
+
 static inline long long now_ns()
 {
     struct timespec t;
@@ -98,14 +113,23 @@ static void shuffle(unsigned *numbers, unsigned count)
         std::swap(numbers[i - 1], numbers[draw(i)]);
 }
 
-static void forget_copies();
+/* Copies to shared memory that a thread has started; until it waits for their group NaN lies there. */
+struct Copy {
+    float *to;
+    const float *from; /* NULL: zeros */
+    int count;
+};
+static std::vector<Copy> started[EMULATED_THREADS]; /* by fiber */
+static std::deque<std::vector<Copy>> groups[EMULATED_THREADS];
+static bool misaligned;
 
 static void fiber_main()
 {
     for (;;) {
         while (next_thread < EMULATED_THREADS) {
             current->thread = threadIdx.x = order[next_thread++];
-            forget_copies();
+            started[current - fibers].clear();
+            groups[current - fibers].clear();
             run_thread(run_args);
             finished++;
         }
@@ -124,16 +148,6 @@ static void barrier(int line)
     threadIdx.x = self->thread;
 }
 #define __syncthreads() barrier(__LINE__)
-
-/* Copies to shared memory that a thread has started; until it waits for their group NaN lies there. */
-struct Copy {
-    float *to;
-    const float *from; /* NULL: zeros */
-    int count;
-};
-static std::vector<Copy> started[EMULATED_THREADS]; /* by fiber */
-static std::deque<std::vector<Copy>> groups[EMULATED_THREADS];
-static bool misaligned;
 
 template <int COUNT>
 static inline void start_copy(float *to, const float *from, long long at)
@@ -156,12 +170,6 @@ static inline void await_copies()
         for (const Copy &copy : mine.front())
             for (int i = 0; i < copy.count; i++)
                 copy.to[i] = copy.from ? copy.from[i] : 0;
-}
-
-static void forget_copies()
-{
-    started[current - fibers].clear();
-    groups[current - fibers].clear();
 }
 
 /* What the lanes of a warp give, once all have come. Two buffers take turns: the next exchange leaves alone what others

@@ -116,6 +116,8 @@ def emulated(name: str, seed=0, defect=("", ""), products: str = "own") -> Kerne
         args["failure"], args["replay"], args["iteration_stride"] = failure.ctypes.data, iteration, 1
         for how in launches:
             if isinstance(how, gpu_launches.Launch):
+                scratch = np.zeros(how.scratch_bytes, np.uint8)
+                args["scratch"], args["parts"] = scratch.ctypes.data, how.parts
                 launch(how.symbol, args, how.tiles, 1, how.shared_bytes, seed, defect)
                 continue
             (product,) = how.blocks
