@@ -208,7 +208,7 @@ def test_convolutions_of_any_geometry(parts, monkeypatch):
     monkeypatch.setattr(emulator, "launch", note)
     monkeypatch.setattr(kernel_testing, "INSTRUCTION_SETS", ("cuda",))
     monkeypatch.setattr(grids, "THREADS_WANTED", 2000 if parts else 0)
-    monkeypatch.setattr(grids, "PART_TERMS", 1)
+    monkeypatch.setattr(grids, "PART_TERMS", grids.PRODUCT_STEP)
     for first in range(len(PRODUCT_TILES)):
         for module in (grids, gpu_launches):
             monkeypatch.setattr(module, "PRODUCT_TILES", PRODUCT_TILES[first:])

@@ -253,7 +253,7 @@ def test_kernels_touch_what_they_declare(name, options, products, monkeypatch):
 def test_results_do_not_depend_on_the_order_of_threads_or_blocks(name, monkeypatch):
     """Check that CUDA blocks and threads may run in any order, also those that have parts of one sum: all buffers are
     bit-identical for two more seeds."""
-    monkeypatch.setattr(grids, "PART_TERMS", 1)
+    monkeypatch.setattr(grids, "PART_TERMS", grids.PRODUCT_STEP)
     plan = make_plan(name)
     runs = [steps(emulator.with_cuda_kernels(plan, seed), count=1) for seed in range(3)]
     for buffer in plan.buffers:

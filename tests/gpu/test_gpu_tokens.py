@@ -51,7 +51,7 @@ def test_linear_layers_of_any_shape(test, tile, threads, form, monkeypatch):
     """Check the kernels of linear layers with each size of tile, and with sums of which CUDA blocks have parts, against
     the NumPy forms in float64."""
     monkeypatch.setattr(grids, "THREADS_WANTED", threads)
-    monkeypatch.setattr(grids, "PART_TERMS", 1)
+    monkeypatch.setattr(grids, "PART_TERMS", grids.PRODUCT_STEP)
     monkeypatch.setattr(grids, "PRODUCT_TILES", grids.PRODUCT_TILES[tile:])
     test()
 
@@ -142,7 +142,7 @@ def test_parts_of_sums_count_as_memory(monkeypatch):
     plan = make_plan("gpt2")
     small = {"execute": False, "memory_bytes": device_bytes(plan)}
     GpuBoundPlan(plan, None, FakeDevice(**small), products="own")
-    monkeypatch.setattr(grids, "PART_TERMS", 1)
+    monkeypatch.setattr(grids, "PART_TERMS", grids.PRODUCT_STEP)
     with pytest.raises(MemoryError, match="the plan needs .* of the memory of the GPU"):
         GpuBoundPlan(plan, None, FakeDevice(**small), products="own")
 
@@ -185,7 +185,7 @@ def test_models_agree_bit_for_bit(network, products, monkeypatch):
     """Check that launches of blocks, several streams, captured graphs and input from the host leave the bits of one
     stream, whatever multiplies, with sums of which CUDA blocks have parts."""
     monkeypatch.setattr(gpu_blas, "FILLING", 0)
-    monkeypatch.setattr(grids, "PART_TERMS", 1)
+    monkeypatch.setattr(grids, "PART_TERMS", grids.PRODUCT_STEP)
     plan = make_plan(network, granularity="images=1,heads=2", clip_norm=1.0)
     result = {}
     for seed, model in enumerate(("gpu_stream", *MODELS.values())):
