@@ -202,6 +202,11 @@ class GpuBoundPlan(Shown):
             )
             for loop in plan.loops
         ]
+        self._scratch_bytes = [
+            plan.loops[k].num_blocks
+            * max((how.scratch_bytes for how in launches if isinstance(how, Launch)), default=0)
+            for k, launches in enumerate(self.launches)
+        ]
         self.managed = self.storage.managed
         self._owner = memory_owners(plan)
         self._members: dict[str, list[str]] = {}
@@ -279,7 +284,8 @@ class GpuBoundPlan(Shown):
         needed, free = device_bytes(self.plan, self.storage), self.device.free_bytes()
         products = any(isinstance(how, Products) for launches in self.launches for how in launches)
         workspace = WORKSPACE_BYTES if products and not self.device.num_workspaces else 0
-        needed += workspace
+        scratch = sum(aligned(size) for size in self._scratch_bytes if size)
+        needed += workspace + scratch
         if self.storage.managed and needed > free // 2:
             raise MemoryError(
                 f"the plan needs {format_bytes(needed)} of managed memory, of which it may take half of the "
@@ -287,7 +293,8 @@ class GpuBoundPlan(Shown):
                 f"move pages back; use a smaller batch, or memory=pinned"
             )
         if needed > free:
-            remedy = advice(free - workspace) if advice else "use a smaller batch, or end what else uses the GPU"
+            rest = free - workspace - scratch
+            remedy = advice(rest) if advice else "use a smaller batch, or end what else uses the GPU"
             raise MemoryError(
                 f"the plan needs {format_bytes(needed)} of the memory of the GPU ({self.device.name}), free are "
                 f"{format_bytes(free)}; {remedy}"
@@ -298,6 +305,7 @@ class GpuBoundPlan(Shown):
         bounds = [np.ascontiguousarray(loop.bounds, dtype=np.int32) for loop in plan.loops]
         sizes: dict = {("bounds", k): array.nbytes for k, array in enumerate(bounds)}
         sizes |= {"failure": 8, "counter": 8}
+        sizes |= {("scratch", k): size for k, size in enumerate(self._scratch_bytes) if size}
         address: dict = {}
         for owner, name in self._span.items():
             if self.managed:
@@ -319,6 +327,7 @@ class GpuBoundPlan(Shown):
         device.fill(self._memory, total, 0, self.copy_stream)
         address |= {key: self._memory + offset for key, offset in offsets.items()}
         self.address = {name: address[self._owner[name]] for name in plan.buffers}
+        self._scratch_address = [address.get(("scratch", k), 0) for k in range(len(bounds))]
         self._bounds_address = [address["bounds", k] for k in range(len(bounds))]
         self.failure_address, self.counter_address = address["failure"], address["counter"]
         for k, array in enumerate(bounds):
@@ -431,6 +440,8 @@ class GpuBoundPlan(Shown):
         record["bounds"] = self._bounds_address[number]
         record["bounds_width"] = loop.bounds.shape[1]
         record["failure"] = self.failure_address
+        record["scratch"] = self._scratch_address[number]
+        record["parts"] = max((how.parts for how in self.launches[number] if isinstance(how, Launch)), default=1)
         record["first_task"] = loop.first_task
         record["iteration_stride"], record["iteration_offset"] = self.plan.iteration_stride, loop.iteration_offset
         return record

@@ -16,13 +16,18 @@ THREADS = 128
 STRIP_CHANNELS = 8  # channels of a CUDA block that sums over rows or pixels
 NORM_CHANNELS = 32  # of one that sums for a batch norm
 MAX_TILES = 4096  # of a block in kernels whose threads stride through their elements
-# Threads below which a product takes smaller tiles rather than leave multiprocessors empty: three CUDA blocks on each
-# of 132. A guess until it is measured; results do not depend on it.
+# Threads below which a product is cut further, rather than leave multiprocessors empty: three CUDA blocks on each of
+# 132. A guess until it is measured.
 THREADS_WANTED = 50_000
+# First its sums are cut, into parts that several CUDA blocks add up, of no fewer terms than these: to copy factors then
+# takes three times as long as to write and read the parts. Smaller tiles come next; they change no result. A guess too.
+PART_TERMS = 256
 # Numbers of a tile that each of 16 x 8 threads computes, rows (pixels or tokens, or outputs of a weight gradient) by
 # columns (channels or features, or taps and input channels), the largest first.
 PRODUCT_TILES = ((8, 8), (4, 4), (4, 2))
-PRODUCT_STEP = 16  # of a sum that lie in shared memory together
+PRODUCT_STEP, PRODUCT_STAGES = 16, 3  # numbers of a sum that are copied together, and steps in shared memory at a time
+PRODUCT_GAP = 8  # numbers behind a row of shared memory, so that a warp's reads along both axes meet all banks
+PART_COUNTER = 4  # numbers of scratch memory before the parts of a tile's sums: how many are there, and padding
 
 
 @dataclass(frozen=True)
@@ -33,11 +38,17 @@ class Launch:
     ----------
     symbol : str
         Name of the CUDA function.
+    parts : int
+        CUDA blocks that share a tile of a product.
+    scratch_bytes : int
+        Of memory for each block of the plan, zero at first, that launches of the same loop may share.
     """
 
     symbol: str
     tiles: int
     shared_bytes: int = 0
+    parts: int = 1
+    scratch_bytes: int = 0
 
 
 # Says how a CUDA function of this name is launched, by a loop's attributes and bounds.
@@ -71,9 +82,52 @@ def strided(items) -> int:
     return max(1, min(MAX_TILES, math.ceil(int(np.max(items)) / THREADS)))
 
 
+# What kernels/linear/tiles.cuh has to know of this; kernels exist for each of the tiles.
+TILE_SIZES = (
+    f"#define STEP {PRODUCT_STEP}",
+    f"#define STAGES {PRODUCT_STAGES}",
+    f"#define GAP {PRODUCT_GAP}",
+    f"#define COUNTER {PART_COUNTER}",
+    "#define FOR_TILES(KERNELS) " + " ".join(f"KERNELS({rows}, {columns})" for rows, columns in PRODUCT_TILES),
+)
+
+
 def step_bytes(tile: tuple[int, int]) -> int:
-    """Shared memory of two steps of a product, as STEP_FLOATS in kernels/linear/tiles.cuh."""
-    return 2 * 4 * PRODUCT_STEP * (16 * tile[0] + 8 + 8 * tile[1] + 8)
+    """Shared memory of a product's steps: the most that Tile::FLOATS in kernels/linear/tiles.cuh can be."""
+    return 4 * PRODUCT_STAGES * PRODUCT_STEP * (16 * tile[0] + 8 * tile[1] + 2 * PRODUCT_GAP)
+
+
+def product(
+    symbol: str,
+    terms: int,
+    tiles_of: Callable[[tuple[int, int]], Any],
+    more_bytes: Callable[[tuple[int, int]], int] = lambda tile: 0,
+    most_parts: int = MAX_TILES,
+) -> Launch:
+    """A CUDA block for each part of each tile of a product: of the largest tiles of which there are enough.
+
+    Parameters
+    ----------
+    terms : int
+        Of each sum.
+    tiles_of : callable
+        Tiles of each block for tiles of a size, or None where it does not suit.
+    more_bytes : callable
+        Of shared memory, besides the product's steps.
+    most_parts : int
+        Into which a sum can be cut.
+    """
+    for tile in PRODUCT_TILES:
+        tiles = tiles_of(tile)
+        if tiles is None:
+            continue
+        blocks = max(1, np.sum(tiles))
+        parts = max(1, min(most_parts, terms // PART_TERMS, math.ceil(THREADS_WANTED / THREADS / blocks)))
+        if blocks * parts * THREADS >= THREADS_WANTED:
+            break
+    scratch = tiled(tiles) * 4 * (PART_COUNTER + parts * THREADS * tile[0] * tile[1]) if parts > 1 else 0
+    name = f"{symbol}_{tile[0]}x{tile[1]}"
+    return Launch(name, tiled(tiles) * parts, step_bytes(tile) + more_bytes(tile), parts, scratch)
 
 
 def tiled(tiles) -> int:

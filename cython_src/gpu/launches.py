@@ -7,7 +7,7 @@ Nothing here needs a GPU or CuPy. A form has the name, operands, attributes and 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -27,13 +27,14 @@ from .grids import (
     STRIP_CHANNELS,
     THREADS,
     THREADS_WANTED,
+    TILE_SIZES,
     Grid,
     Launch,
     extents,
     per_block,
     per_item,
     per_strip,
-    step_bytes,
+    product,
     strided,
 )
 from .token_launches import TOKEN_AFTER, TOKEN_BESIDE_PRODUCTS, TOKEN_LAUNCHES
@@ -51,13 +52,14 @@ ARGS_DTYPE = np.dtype(
         ("bounds", "<u8"),
         ("counter", "<u8"),
         ("failure", "<u8"),
+        ("scratch", "<u8"),
         ("replay", "<i8"),
         ("bounds_width", "<i4"),
         ("first_block", "<i4"),
         ("first_task", "<i4"),
         ("iteration_stride", "<i4"),
         ("iteration_offset", "<i4"),
-        ("reserved", "<i4"),
+        ("parts", "<i4"),
         ("operand", "<u8", MAX_OPERANDS),
         ("reals", "<f8", MAX_REALS),
         ("integers", "<i4", MAX_INTEGERS),
@@ -67,7 +69,6 @@ MAX_GRID_ROWS = 65535  # blocks of one launch
 TAPS = 25
 CHANNELS_AT_ONCE = 16
 CONVOLUTION_TILES = (4, 2)  # output channels of a thread
-GRADIENT_TILES = ((8, 8), (4, 4))  # of a weight gradient of the layout "nhwc", as PRODUCT_TILES
 # Taps whose gradients a thread adds up; the tile in shared memory. As in kernels/depthwise/nhwc.cu.
 DEPTHWISE_TAPS, DEPTHWISE_TILE_BYTES = 9, 4 * STRIP_CHANNELS * (16 + 2) * (32 + 2)
 FORMS_OF_A_PORT = ("if", "pad")  # of the kernel conv_forward alone, in nchw16_algorithms.cu
@@ -88,6 +89,7 @@ def _arguments() -> list[str]:
 WRITTEN: dict[str, Callable[[], list[str]]] = {
     "kernels/interface/arguments.cuh": _arguments,
     "kernels/interface/activation_codes.cuh": lambda: [arguments.activation_codes()],
+    "kernels/linear/tile_sizes.cuh": lambda: [*TILE_SIZES],
 }
 
 
@@ -181,23 +183,23 @@ def _nhwc_convolution(symbol: str, attributes: Mapping, bounds: np.ndarray) -> L
     rows = -(-(bounds[:, 3] - bounds[:, 2]) // phase)
     pixels = (bounds[:, 1] - bounds[:, 0]).astype(np.int64) * rows * -(-attributes["out_width"] // phase)
     ends = _channel_end(bounds, 5, attributes["out_pitch"])
-    for tile in PRODUCT_TILES:
-        pixel_tiles = np.ceil(pixels / (16 * tile[0]))
-        channel_tiles = np.ceil((ends - bounds[:, 4]) / (8 * tile[1]))
-        tiles = phase * phase * pixel_tiles * channel_tiles
-        whole = _panels_agree(attributes, bounds, ends, 8 * tile[1])
-        empty = (ends - bounds[:, 4]).min() <= 4 * tile[1] and tile is not PRODUCT_TILES[-1]
-        if whole and not empty and tiles.sum() * THREADS >= THREADS_WANTED:
-            break
-    return Launch(f"{symbol}_{tile[0]}x{tile[1]}", int(tiles.max()), step_bytes(tile) + 8 * 2 * 16 * tile[0])
-
-
-def _panels_agree(attributes: Mapping, bounds: np.ndarray, ends: np.ndarray, channels: int) -> bool:
-    """Whether all panels of a tile of `channels` read the same input channels, for every block."""
     groups = attributes["groups"]
-    starts, _ = algorithms.panel_inputs(
-        algorithms.FORWARD, (attributes["out_channels"], attributes["in_channels"] // groups), groups
-    )
+    shape = attributes["out_channels"], attributes["in_channels"] // groups
+    starts, depth = algorithms.panel_inputs(algorithms.FORWARD, shape, groups)
+
+    def tiles_of(tile: tuple[int, int]) -> np.ndarray | None:
+        empty = (ends - bounds[:, 4]).min() <= 4 * tile[1]
+        if tile is not PRODUCT_TILES[-1] and (empty or not _panels_agree(starts, bounds, ends, 8 * tile[1])):
+            return None
+        return phase**2 * np.ceil(pixels / (16 * tile[0])) * np.ceil((ends - bounds[:, 4]) / (8 * tile[1]))
+
+    terms = depth * attributes["kernel"] ** 2 // phase**2
+    return product(symbol, terms, tiles_of, lambda tile: 8 * 2 * 16 * tile[0], math.ceil(depth / PRODUCT_STEP))
+
+
+def _panels_agree(starts: Sequence[int], bounds: np.ndarray, ends: np.ndarray, channels: int) -> bool:
+    """Whether all panels of a tile of `channels` read the same input channels, for every block. `starts`: the
+    first that each panel reads."""
     wide = channels // LANES
     return all(
         len({*starts[p : min(p + wide, -(-end // LANES))]}) <= 1
@@ -210,18 +212,17 @@ def _nhwc_weight_gradient(symbol: str, attributes: Mapping, bounds: np.ndarray) 
     groups, taps = attributes["groups"], attributes["kernel"] ** 2
     outs, inputs = attributes["dy_channels"] // groups, attributes["in_channels"] // groups
     inputs = np.full(len(bounds), inputs) if groups > 1 else bounds[:, 5] - bounds[:, 4]
-    for tile in GRADIENT_TILES:
+
+    def tiles_of(tile: tuple[int, int]) -> np.ndarray | None:
+        if outs <= 8 * tile[0] and tile[0] > PRODUCT_TILES[-1][0]:  # half of it would be empty
+            return None
+        rows = np.ceil((bounds[:, 3] - bounds[:, 2]) / (16 * tile[0]))
         if groups > 1:
-            of_block = (bounds[:, 3] - 1) // outs - bounds[:, 2] // outs + 1
-            row_tiles = of_block * math.ceil(outs / (16 * tile[0]))
-        else:
-            row_tiles = np.ceil((bounds[:, 3] - bounds[:, 2]) / (16 * tile[0]))
-        tiles = row_tiles * np.ceil(taps * inputs / (8 * tile[1]))
-        if outs > 8 * tile[0] and tiles.sum() * THREADS >= THREADS_WANTED:
-            break
-    return Launch(
-        f"{symbol}_{tile[0]}x{tile[1]}", int(tiles.max()), step_bytes(tile) + 8 * (4 * PRODUCT_STEP + 8 * tile[1])
-    )
+            rows = ((bounds[:, 3] - 1) // outs - bounds[:, 2] // outs + 1) * math.ceil(outs / (16 * tile[0]))
+        return rows * np.ceil(taps * inputs / (8 * tile[1]))
+
+    pixels = int(extents(bounds, 0).min()) * _sizes(attributes, "dy", "height", "width")
+    return product(symbol, pixels, tiles_of, lambda tile: 8 * (4 * PRODUCT_STEP + 8 * tile[1]))
 
 
 def _nhwc_pack(symbol: str, attributes: Mapping, bounds: np.ndarray) -> Launch:
@@ -373,7 +374,7 @@ _REMEDIES = {"winograd": "; lower the plan with conv 'direct'"}
 @cache
 def multiplying() -> tuple[str, ...]:
     """Source files whose kernels multiply in tiles."""
-    return tuple(file for file in SOURCE_FILES if "multiply_step(" in source(file))
+    return tuple(file for file in SOURCE_FILES if "struct Tile" in source(file))
 
 
 @cache

@@ -7,19 +7,7 @@ from collections.abc import Callable, Collection, Mapping
 
 import numpy as np
 
-from .grids import (
-    MAX_TILES,
-    PRODUCT_TILES,
-    THREADS,
-    THREADS_WANTED,
-    Grid,
-    Launch,
-    extents,
-    per_item,
-    per_strip,
-    step_bytes,
-    tiled,
-)
+from .grids import MAX_TILES, THREADS, Grid, Launch, extents, per_item, per_strip, product, step_bytes, tiled
 
 ATTENTION_TILE = 64  # tokens, and features of a head, of a CUDA block
 # CUDA blocks among which the tokens of a table are divided; their shared memory: counts, and two lists of rows.
@@ -28,13 +16,12 @@ TOKEN_BLOCKS, TOKEN_BYTES = 1024, 4 * THREADS + 2 * 2 * 16 * THREADS
 
 def _product(symbol: str, attributes: Mapping, bounds: np.ndarray) -> Launch:
     """A CUDA block for each tile of the result."""
-    weights = symbol == "linear_backward_weights"
-    rows, columns = (extents(bounds, 2), attributes["inputs"]) if weights else (extents(bounds, 0), extents(bounds, 2))
-    for tile in PRODUCT_TILES:
-        tiles = np.ceil(rows / (16 * tile[0])) * np.ceil(columns / (8 * tile[1]))
-        if tiles.sum() * THREADS >= THREADS_WANTED:
-            break
-    return Launch(f"{symbol}_{tile[0]}x{tile[1]}", tiled(tiles), step_bytes(tile))
+    rows, columns, terms = extents(bounds, 0), extents(bounds, 2), attributes["inputs"]
+    if symbol == "linear_backward_weights":
+        rows, columns, terms = columns, terms, int(rows.min())
+    elif symbol == "linear_backward_data":
+        terms = attributes["outputs"]
+    return product(symbol, terms, lambda tile: np.ceil(rows / (16 * tile[0])) * np.ceil(columns / (8 * tile[1])))
 
 
 def _attention(symbol: str, attributes: Mapping, bounds: np.ndarray) -> Launch:

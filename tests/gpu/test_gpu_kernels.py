@@ -18,8 +18,8 @@ from cython_src.kernels.depthwise import test_nhwc as test_depthwise
 from forktask.cython_src.binding.bind import bind
 from forktask.cython_src.binding.checks import run_serial
 from forktask.cython_src.errors import UsageError
+from forktask.cython_src.gpu import grids
 from forktask.cython_src.gpu import launches as gpu_launches
-from forktask.cython_src.gpu import token_launches
 from forktask.cython_src.gpu.grids import PRODUCT_TILES
 from forktask.cython_src.kernels.convolution.specs import NCHW16_FORMS
 from forktask.cython_src.kernels.maps.nhwc import NhwcMap
@@ -56,13 +56,13 @@ def compile_for(library, file, target, products=""):
     ("file", "target", "products"),
     [
         *itertools.product(gpu_launches.SOURCE_FILES, ("compute_75", "sm_90"), ("",)),
-        *itertools.product(gpu_launches.multiplying(), ("compute_80", "sm_90"), gpu_launches.ARITHMETIC),
+        *itertools.product(gpu_launches.multiplying(), ("sm_80", "sm_90"), gpu_launches.ARITHMETIC),
     ],
 )
 def test_sources_compile_without_warnings(file, target, products):
     """Check that NVRTC makes machine code (sm) or PTX (compute) of every CUDA function and has nothing to say about it;
-    that machine code keeps everything in registers, and few enough for three CUDA blocks on a multiprocessor, or, with
-    tensor cores, for two."""
+    that machine code keeps everything in registers, and few enough for three CUDA blocks on a multiprocessor, or two of
+    attention."""
     kind = target.partition("_")[0]
     status, log, code = compile_for(kinds.load_nvrtc(), file, target, products)
     assert status == 0, log
@@ -71,7 +71,7 @@ def test_sources_compile_without_warnings(file, target, products):
         assert re.findall(r"(\d+) bytes stack frame, (\d+) bytes spill stores", spoken).count(
             ("0", "0")
         ) == spoken.count("spill stores")
-        blocks = 2 if products else 3
+        blocks = 2 if "attention" in file else 3
         assert max(map(int, re.findall(r"Used (\d+) registers", spoken))) <= 65536 // blocks // gpu_launches.THREADS
         spoken = re.sub(r"^ptxas( info +:|  +\.) .*$", "", spoken, flags=re.M).strip()
     assert not spoken, log
@@ -109,9 +109,9 @@ def test_products_on_tensor_cores_round_their_factors(products, monkeypatch):
     attributes = {"inputs": 21, "outputs": 70, "output_pitch": 70, "activation": 0}
     bounds = {"r0": 0, "r1": 140, "c0": 0, "c1": 70}
     tiles = set()
-    monkeypatch.setattr(token_launches, "THREADS_WANTED", 0)
+    monkeypatch.setattr(grids, "THREADS_WANTED", 0)
     for first in range(len(PRODUCT_TILES)):
-        monkeypatch.setattr(token_launches, "PRODUCT_TILES", PRODUCT_TILES[first:])
+        monkeypatch.setattr(grids, "PRODUCT_TILES", PRODUCT_TILES[first:])
         got = np.full((140, 70), np.nan, np.float32)
         operands = {"input": x, "weight": w, "output": got}
         emulator.emulated("linear_forward", 3, products=products).reference(operands, attributes, bounds, 0)
@@ -210,20 +210,30 @@ def test_bad_labels_and_indices_fail():
 
 
 @pytest.mark.cxx
-def test_convolutions_of_any_geometry(monkeypatch):
-    """Check packing, forward pass and both gradients, with every size of tile, against the NumPy forms in float64."""
-    launched, launch, tiles = set(), emulator.launch, (gpu_launches.PRODUCT_TILES, gpu_launches.GRADIENT_TILES)
-    monkeypatch.setattr(emulator, "launch", lambda symbol, *rest: launched.add(symbol) or launch(symbol, *rest))
+@pytest.mark.parametrize("parts", [False, True])
+def test_convolutions_of_any_geometry(parts, monkeypatch):
+    """Check packing, forward pass and both gradients, with every size of tile, and with sums of which CUDA blocks have
+    parts, against the NumPy forms in float64."""
+    launched, launch = set(), emulator.launch
+
+    def note(symbol, args, *rest):
+        if not parts or args["parts"] > 1:
+            launched.add(symbol.rpartition("_")[0] if parts else symbol)
+        launch(symbol, args, *rest)
+
+    monkeypatch.setattr(emulator, "launch", note)
     monkeypatch.setattr(kernel_testing, "INSTRUCTION_SETS", ("cuda",))
-    monkeypatch.setattr(gpu_launches, "THREADS_WANTED", 0)
-    for first in (0, 1):
-        monkeypatch.setattr(gpu_launches, "PRODUCT_TILES", tiles[0][first:])
-        monkeypatch.setattr(gpu_launches, "GRADIENT_TILES", tiles[1][first:])
+    monkeypatch.setattr(grids, "THREADS_WANTED", 2000 if parts else 0)
+    monkeypatch.setattr(grids, "PART_TERMS", grids.PRODUCT_STEP)
+    for first in range(len(PRODUCT_TILES)):
+        for module in (grids, gpu_launches):
+            monkeypatch.setattr(module, "PRODUCT_TILES", PRODUCT_TILES[first:])
         # The last one has channels enough for every tile.
         for case in (*map(test_nhwc.random_case, range(12)), test_nhwc.Case(1, 1, 36, 72, 7, 7, 1, 1, 0, 1)):
             test_nhwc.check_case(case, "direct")
-    forms = {("forward", "backward_data"): tiles[0], ("backward_weights",): tiles[1]}
-    assert {f"nhwc_conv_{name}_{m}x{n}" for names in forms for name in names for m, n in forms[names]} <= launched
+    tiles = [""] if parts else [f"_{m}x{n}" for m, n in PRODUCT_TILES]
+    products = "forward", "backward_data", "backward_weights"
+    assert {f"nhwc_conv_{name}{tile}" for name in products for tile in tiles} <= launched
 
 
 @pytest.mark.cxx

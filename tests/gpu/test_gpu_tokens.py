@@ -1,5 +1,7 @@
 """CUDA kernels of networks of tokens: run by the CPU, they pass the tests of the CPU's kernels."""
 
+import ctypes
+
 import pytest
 from cython_src.tokens_for_tests import fill
 from gpu.fake_gpu import emulator
@@ -18,8 +20,8 @@ from forktask.cython_src.binding.bind import BlockFailure, bind
 from forktask.cython_src.binding.checks import run_serial
 from forktask.cython_src.gpu import blas as gpu_blas
 from forktask.cython_src.gpu import device as gpu_device
-from forktask.cython_src.gpu import token_launches
-from forktask.cython_src.gpu.bind import GpuBoundPlan
+from forktask.cython_src.gpu import grids
+from forktask.cython_src.gpu.bind import GpuBoundPlan, device_bytes
 from forktask.experiments.subjects.models import make_executor, storage_for
 
 
@@ -32,7 +34,11 @@ def form(request, monkeypatch):
 
 
 @pytest.mark.cxx
-@pytest.mark.parametrize(("form", "tile"), [("cuda", 0), ("cuda", 1), ("cuda", 2), ("cublas", 0)], indirect=["form"])
+@pytest.mark.parametrize(
+    ("form", "tile", "threads"),
+    [("cuda", 0, 0), ("cuda", 1, 0), ("cuda", 2, 0), ("cuda", 0, 2000), ("cuda", 2, 2000), ("cublas", 0, 0)],
+    indirect=["form"],
+)
 @pytest.mark.parametrize(
     "test",
     [
@@ -41,10 +47,12 @@ def form(request, monkeypatch):
         test_linear.test_weight_gradient_equals_numpy_form,
     ],
 )
-def test_linear_layers_of_any_shape(test, tile, form, monkeypatch):
-    """Check the kernels of linear layers with each size of tile against the NumPy forms in float64."""
-    monkeypatch.setattr(token_launches, "THREADS_WANTED", 0)
-    monkeypatch.setattr(token_launches, "PRODUCT_TILES", token_launches.PRODUCT_TILES[tile:])
+def test_linear_layers_of_any_shape(test, tile, threads, form, monkeypatch):
+    """Check the kernels of linear layers with each size of tile, and with sums of which CUDA blocks have parts, against
+    the NumPy forms in float64."""
+    monkeypatch.setattr(grids, "THREADS_WANTED", threads)
+    monkeypatch.setattr(grids, "PART_TERMS", grids.PRODUCT_STEP)
+    monkeypatch.setattr(grids, "PRODUCT_TILES", grids.PRODUCT_TILES[tile:])
     test()
 
 
@@ -112,16 +120,43 @@ def test_what_is_out_of_range_stops_the_run():
 
 @pytest.mark.cxx
 @pytest.mark.parametrize("products", ["own", "tf32"])
-@pytest.mark.parametrize("line", ["finish_copies();", "__syncthreads();"])
-def test_a_step_that_is_not_there_shows(line, products):
+@pytest.mark.parametrize(
+    "defect",
+    [
+        ("await_copies<1>();", ";"),
+        ("await_copies<1>();", "await_copies<2>();"),
+        ("commit_copies();", ";"),
+        ("__syncthreads(); /* `current`", "; /* `current`"),
+    ],
+)
+def test_a_step_that_is_not_there_shows(defect, products):
     """Check that the emulation finds a product that does not wait for the copies of its step (negative control)."""
     plan = make_plan("gpt2")
-    steps_of = ["finish_copies();", "__syncthreads();", "before = terms;"]
-    text = "\n        ".join(steps_of)
-    defect = (text, text.replace(line, ";"))
     right = steps(emulator.with_cuda_kernels(plan, products=products), count=1)
     wrong = steps(emulator.with_cuda_kernels(plan, 1, defect=defect, products=products), count=1)
     assert any(right[name].tobytes() != wrong[name].tobytes() for name in plan.buffers)
+
+
+def test_parts_of_sums_count_as_memory(monkeypatch):
+    """Check that a plan that just fits is refused, before anything is allocated, where its sums have parts."""
+    plan = make_plan("gpt2")
+    small = {"execute": False, "memory_bytes": device_bytes(plan)}
+    GpuBoundPlan(plan, None, FakeDevice(**small), products="own")
+    monkeypatch.setattr(grids, "PART_TERMS", grids.PRODUCT_STEP)
+    with pytest.raises(MemoryError, match="the plan needs .* of the memory of the GPU"):
+        GpuBoundPlan(plan, None, FakeDevice(**small), products="own")
+
+
+@pytest.mark.cxx
+@pytest.mark.parametrize("defect", [("", ""), (" ^ (i * CHUNKS / 8 % CHUNKS)", "")])
+def test_warps_load_matrices_without_bank_conflicts(defect, monkeypatch):
+    """Check that what a warp loads at once for tensor cores lies in different banks, in tiles of 128 x 64 and in those
+    of attention, and that the emulation counts where it does not (negative control)."""
+    monkeypatch.setattr(grids, "THREADS_WANTED", 0)
+    conflicts = ctypes.c_ulonglong.in_dll(emulator.library(defect, "tf32"), "bank_conflicts")
+    before = conflicts.value
+    steps(emulator.with_cuda_kernels(make_plan("gpt2"), defect=defect, products="tf32"), count=1)
+    assert (conflicts.value > before) == bool(defect[0])
 
 
 MODELS = {
@@ -148,8 +183,9 @@ def run_model(plan, model, count=3, **options):
 )
 def test_models_agree_bit_for_bit(network, products, monkeypatch):
     """Check that launches of blocks, several streams, captured graphs and input from the host leave the bits of one
-    stream, whatever multiplies."""
+    stream, whatever multiplies, with sums of which CUDA blocks have parts."""
     monkeypatch.setattr(gpu_blas, "FILLING", 0)
+    monkeypatch.setattr(grids, "PART_TERMS", grids.PRODUCT_STEP)
     plan = make_plan(network, granularity="images=1,heads=2", clip_norm=1.0)
     result = {}
     for seed, model in enumerate(("gpu_stream", *MODELS.values())):

@@ -12,13 +12,15 @@
 
 #include "cython_src/kernels/linear/tiles.cuh"
 
-#define ATTENTION_TILE  64
-#define ATTENTION_PITCH (ATTENTION_TILE + GAP) /* of powers in shared memory */
-#define ATTENTION_STEPS STEP_FLOATS(ATTENTION_TILE / ROWS_16, ATTENTION_TILE / COLUMNS_8)
-#define LEAST           (-1.0e38f) /* stands for minus infinity: differences of it are no NaN */
+#define ATTENTION_TILE 64
+#define LEAST          (-1.0e38f) /* stands for minus infinity: differences of it are no NaN */
 
-/* A thread's numbers of a tile. */
-typedef float Numbers[ATTENTION_TILE / ROWS_16][ATTENTION_TILE / COLUMNS_8];
+/* A thread's numbers of a tile: scores, sums along the features of a head; and results, along tokens. */
+typedef Tile<ATTENTION_TILE / ROWS_16, ATTENTION_TILE / COLUMNS_8, true, true> Scores;
+typedef Tile<ATTENTION_TILE / ROWS_16, ATTENTION_TILE / COLUMNS_8, false, false> Results;
+
+#define ATTENTION_PITCH Results::Left::PITCH /* of powers in shared memory */
+#define ATTENTION_STEPS max(Scores::FLOATS, STAGES *Results::Right::FLOATS)
 
 /* What a CUDA block computes. */
 struct Part {
@@ -76,27 +78,27 @@ __device__ inline Factor third(const Args &a, const Part &p, int which, int star
 
 /* sum += left right, for a tile [k][row] of powers in shared memory and the rows of `right` from `first` on. */
 __device__ inline void add_powers(const float *powers, const Factor &right, int first, int column, float *steps,
-                                  Numbers &sum)
+                                  Results &sums)
 {
-    int k = -STEP;
+    int k = 0;
     walk(
-        [&](int half) {
-            k += STEP;
+        [&](int stage) {
             if (k >= ATTENTION_TILE || first + k >= right.stop)
                 return 0;
-            copy_step<false, ATTENTION_TILE>(right, column, first + k, steps + half * STEP * (ATTENTION_TILE + GAP));
+            copy_factor<false, ATTENTION_TILE>(right, column, first + k, steps + stage * Results::Right::FLOATS);
+            k += STEP;
             return STEP;
         },
-        [&](int half, int count) {
-            multiply_step<ATTENTION_TILE / ROWS_16, ATTENTION_TILE / COLUMNS_8, ATTENTION_PITCH, ATTENTION_TILE + GAP>(
-                powers + (k - STEP) * ATTENTION_PITCH, steps + half * STEP * (ATTENTION_TILE + GAP), count, sum);
+        [&](int stage, int count) {
+            sums.multiply(powers, steps + stage * Results::Right::FLOATS, count);
+            powers += STEP * ATTENTION_PITCH;
         });
 }
 
 /* Results of a tile to tokens of an operand, times `factor`. */
-__device__ inline void write_tile(float *out, int pitch, const Part &p, float factor, Numbers &sum)
+__device__ inline void write_tile(float *out, int pitch, const Part &p, float factor, Results &sums)
 {
-    for_numbers(sum, [&](int row, int column, float value) {
+    sums.each([&](int row, int column, float value) {
         if (p.start + row < p.stop && p.feature + column < p.size)
             out[(long long)(p.start + row) * pitch + p.feature + column] = value * factor;
     });
@@ -138,26 +140,24 @@ KERNEL(attention_forward)
         return;
     const int end = p.causal ? p.stop : p.sequence;
     const Factor q = third(a, p, 0, p.start, p.stop), k = third(a, p, 1, 0, end), v = third(a, p, 2, 0, end);
-    Numbers o;
-    clear(o);
+    Results o;
     if (threadIdx.x < ATTENTION_TILE) {
         largest[threadIdx.x] = LEAST;
         total[threadIdx.x] = 0;
     }
     for (int j = 0; j < end; j += ATTENTION_TILE) {
-        Numbers s;
-        clear(s);
-        add_product<true, true>(q, p.start, k, j, p.size, steps, s);
-        for_numbers(s, [&](int row, int column, float score) {
+        Scores s;
+        s.add(steps, q, p.start, k, j, p.size);
+        s.each([&](int row, int column, float score) {
             const bool seen = j + column < end && (!p.causal || j + column <= p.start + row);
             powers[column * ATTENTION_PITCH + row] = seen ? score * p.scale : LEAST;
         });
         __syncthreads();
         softmax_tile(powers, largest, total, factor, halves);
-        for_numbers(o, [&](int row, int column, float &sum) { sum *= factor[row]; });
+        o.each([&](int row, int column, float &sum) { sum *= factor[row]; });
         add_powers(powers, v, j, p.feature, steps, o);
     }
-    for_numbers(o, [&](int row, int column, float &sum) { sum /= total[row]; });
+    o.each([&](int row, int column, float &sum) { sum /= total[row]; });
     write_tile(a.output + p.at, p.row, p, 1, o);
     if (p.feature == 0 && threadIdx.x < p.stop - p.start)
         a.logsumexp[p.token + p.start + threadIdx.x] = largest[threadIdx.x] + logf(total[threadIdx.x]);
@@ -199,20 +199,17 @@ __device__ inline void backward_queries(const Args &a, const Part &p, int first,
     const Factor gradient = {a.gradient + p.at, p.row, p.start, p.stop, p.size};
     copy_logsumexp(a, p, p.start, p.stop, logsumexp);
     find_deltas(a, p, p.start, p.stop, delta, halves);
-    Numbers dq;
-    clear(dq);
+    Results dq;
     for (int j = first; j < end; j += ATTENTION_TILE) {
-        Numbers s;
-        clear(s);
-        add_product<true, true>(q, p.start, k, j, p.size, steps, s);
-        for_numbers(s, [&](int row, int column, float score) {
+        Scores s;
+        s.add(steps, q, p.start, k, j, p.size);
+        s.each([&](int row, int column, float score) {
             const bool seen = j + column < end && (!p.causal || j + column <= p.start + row);
             powers[column * ATTENTION_PITCH + row] = seen ? expf(score * p.scale - logsumexp[row]) : 0;
         });
-        clear(s);
-        add_product<true, true>(gradient, p.start, v, j, p.size, steps, s);
-        for_numbers(s,
-                    [&](int row, int column, float dp) { powers[column * ATTENTION_PITCH + row] *= dp - delta[row]; });
+        Scores dp;
+        dp.add(steps, gradient, p.start, v, j, p.size);
+        dp.each([&](int row, int column, float sum) { powers[column * ATTENTION_PITCH + row] *= sum - delta[row]; });
         add_powers(powers, k, j, p.feature, steps, dq);
     }
     if (part == 0)
@@ -230,25 +227,21 @@ __device__ inline void backward_keys(const Args &a, const Part &p, int first, fl
     const Factor q = third(a, p, 0, first, end);
     const Factor k = third(a, p, 1, p.start, p.stop), v = third(a, p, 2, p.start, p.stop);
     const Factor gradient = {a.gradient + p.at, p.row, first, end, p.size};
-    Numbers dk, dv;
-    clear(dk);
-    clear(dv);
+    Results dk, dv;
     for (int next, i = first; i < end; i = next) {
         next = min((i / ATTENTION_TILE + 1) * ATTENTION_TILE, end);
         copy_logsumexp(a, p, i, next, logsumexp);
         find_deltas(a, p, i, next, delta, halves);
-        Numbers s;
-        clear(s);
-        add_product<true, true>(k, p.start, q, i, p.size, steps, s);
-        for_numbers(s, [&](int row, int column, float score) {
+        Scores s;
+        s.add(steps, k, p.start, q, i, p.size);
+        s.each([&](int row, int column, float score) {
             const bool seen = i + column < next && (!p.causal || p.start + row <= i + column);
             powers[column * ATTENTION_PITCH + row] = seen ? expf(score * p.scale - logsumexp[column]) : 0;
         });
         add_powers(powers, gradient, i, p.feature, steps, dv);
-        clear(s);
-        add_product<true, true>(v, p.start, gradient, i, p.size, steps, s);
-        for_numbers(
-            s, [&](int row, int column, float dp) { powers[column * ATTENTION_PITCH + row] *= dp - delta[column]; });
+        Scores dp;
+        dp.add(steps, v, p.start, gradient, i, p.size);
+        dp.each([&](int row, int column, float sum) { powers[column * ATTENTION_PITCH + row] *= sum - delta[column]; });
         add_powers(powers, q, i, p.feature, steps, dk);
     }
     write_tile(a.dqkv + p.qkv_at + p.row, p.qkv_row, p, p.scale, dk);

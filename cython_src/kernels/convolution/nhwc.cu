@@ -2,8 +2,7 @@
  * the order of packed weights: kernels/convolution/algorithms.py.
  *
  * All are matrix products whose left side is gathered while it is copied to shared memory: a CUDA block owns a tile of
- * the result, each of its threads TM x TN numbers of it, and walks along the sum in steps. Every number is the sum of its
- * products in one order, that of the taps and channels or of the pixels, whatever the tile: results do not depend on it. */
+ * the result and walks along the sum in steps, in the order of the taps and channels or of the pixels. */
 
 #include "cython_src/kernels/convolution/nhwc.cuh"
 #include "cython_src/kernels/elementwise/activations.cuh"
@@ -34,10 +33,10 @@ KERNEL(nhwc_conv_pack)
 template <int TM, int TN, bool DATA, typename Args>
 __device__ void nhwc_convolve(const Args &a, const float *input, const float *bias, int option)
 {
-    constexpr int ROWS = ROWS_16 * TM, COLUMNS = COLUMNS_8 * TN, PITCH = ROWS + GAP, RIGHT = COLUMNS + GAP;
-    float *left = shared, *right = left + 2 * STEP * PITCH;    /* [2][STEP][PITCH]: inputs, [2][STEP][RIGHT]: weights */
-    long long *from = (long long *)(right + 2 * STEP * RIGHT); /* [ROWS]: a pixel's first input, -1 past the last */
-    long long *to = from + ROWS;                               /* [ROWS]: its output */
+    typedef Tile<TM, TN, true, false> Sums; /* of inputs and packed weights */
+    constexpr int ROWS = Sums::ROWS, COLUMNS = Sums::COLUMNS;
+    long long *from = (long long *)(shared + Sums::FLOATS); /* [ROWS]: a pixel's first input, -1 past the last */
+    long long *to = from + ROWS;                            /* [ROWS]: its output */
     const Geometry &g = a.geometry;
     const NhwcMap &source = a.in_map, &target = a.out_map;
     const auto &b = block_bounds(a);
@@ -48,11 +47,11 @@ __device__ void nhwc_convolve(const Args &a, const float *input, const float *bi
         clear_channel_halo(target, a.output, b.n0, b.n1, b.y0, b.y1, b.c0, end);
     const int channel_tiles = divide_up(end - b.c0, COLUMNS), width = divide_up(target.width, step);
     const int pixel_tiles = divide_up((b.n1 - b.n0) * divide_up(b.y1 - b.y0, step) * width, ROWS);
-    const int phase = (int)blockIdx.x / channel_tiles / pixel_tiles;
+    const int index = (int)blockIdx.x / a.parts, phase = index / channel_tiles / pixel_tiles;
     if (phase >= step * step) /* the whole CUDA block: no barrier is missed */
         return;
-    const int c0 = b.c0 + (int)blockIdx.x % channel_tiles * COLUMNS;
-    const int tile = (int)blockIdx.x / channel_tiles % pixel_tiles, ry = phase / step, rx = phase % step;
+    const int c0 = b.c0 + index % channel_tiles * COLUMNS;
+    const int tile = index / channel_tiles % pixel_tiles, ry = phase / step, rx = phase % step;
     const int first = divide_up(max(b.y0 - ry, 0), step), rows = divide_up(max(b.y1 - ry, 0), step) - first;
     const int columns = divide_up(max(target.width - rx, 0), step);
     const int items = (b.n1 - b.n0) * rows * columns;
@@ -67,51 +66,41 @@ __device__ void nhwc_convolve(const Args &a, const float *input, const float *bi
     }
     const int depth = panel_depth(target.channels, source.channels, g.groups);
     const int start = panel_start(c0 / LANES, depth, target.channels, source.channels, g.groups);
-    float sum[TM][TN];
-    clear(sum);
-    int tap = -1, k0 = depth - STEP;
+    Sums sums;
+    const Terms terms(a, depth); /* of each tap */
+    int tap = -1, k0 = terms.stop - STEP;
     long long offset = 0;
-    walk(
-        [&](int half) {
-            k0 += STEP;
-            while (k0 >= depth) { /* the next tap that the phase meets; there may be none */
-                if (++tap == g.kernel * g.kernel)
-                    return 0;
-                int y = tap / g.kernel * g.dilation, x = tap % g.kernel * g.dilation;
-                if (DATA) {
-                    y += ry - padding;
-                    x += rx - padding;
-                    if (y % step || x % step)
-                        continue;
-                    y /= step;
-                    x /= step;
-                }
-                offset = y * row_size(source) + (long long)x * source.pitch + start;
-                k0 = 0;
+    sums.add(shared, [&](float *left, float *right) {
+        k0 += STEP;
+        while (k0 >= terms.stop) { /* the next tap that the phase meets; there may be none */
+            if (++tap == g.kernel * g.kernel)
+                return 0;
+            int y = tap / g.kernel * g.dilation, x = tap % g.kernel * g.dilation;
+            if (DATA) {
+                y += ry - padding;
+                x += rx - padding;
+                if (y % step || x % step)
+                    continue;
+                y /= step;
+                x /= step;
             }
-            const int count = min(STEP, depth - k0);
-#pragma unroll
-            for (int i = threadIdx.x; i < STEP * ROWS; i += THREADS) {
-                const int k = i % STEP, m = i / STEP;
-                const long long at = from[m];
-                const bool exists = at >= 0 && k < count;
-                start_copy<1>(left + (half * STEP + k) * PITCH + m, input + (exists ? at + offset + k0 + k : 0),
-                              exists);
-            }
-#pragma unroll
-            for (int i = 4 * threadIdx.x; i < STEP * COLUMNS; i += 4 * THREADS) {
-                const int lane = i % LANES, k = i / LANES % STEP, panel = i / LANES / STEP, c = c0 + panel * LANES;
-                const bool exists = c < end && k < count;
-                const long long row = ((long long)(c / LANES) * g.kernel * g.kernel + tap) * depth + k0 + k;
-                start_copy<4>(right + (half * STEP + k) * RIGHT + panel * LANES + lane,
-                              a.packed + (exists ? row * LANES + lane : 0), exists);
-            }
-            return count;
-        },
-        [&](int half, int count) {
-            multiply_step<TM, TN, PITCH, RIGHT>(left + half * STEP * PITCH, right + half * STEP * RIGHT, count, sum);
-        });
-    for_numbers(sum, [&](int m, int column, float value) {
+            offset = y * row_size(source) + (long long)x * source.pitch + start;
+            k0 = terms.start;
+        }
+        const int count = min(STEP, terms.stop - k0);
+        const auto input_at = [&](int m, int k) { return from[m] >= 0 && k < count ? from[m] + offset + k0 + k : -1; };
+        const auto weight_at = [&](int i, int k) {
+            const int c = c0 + i / LANES * LANES;
+            const long long row = ((long long)(c / LANES) * g.kernel * g.kernel + tap) * depth + k0 + k;
+            return c < end && k < count ? row * LANES + i % LANES : -1;
+        };
+        Sums::Left::copy(input, (start | depth) % 4 == 0, input_at, left);
+        Sums::Right::copy(a.packed, true, weight_at, right);
+        return count;
+    });
+    if (!sums.join(a, shared))
+        return;
+    sums.each([&](int m, int column, float value) {
         const int c = c0 + column;
         if (from[m] >= 0 && c < end)
             put(a.output + to[m] + c, DATA ? value : activate(value + (bias && c < b.c1 ? bias[c] : 0), option),
@@ -125,17 +114,17 @@ __device__ void nhwc_convolve(const Args &a, const float *input, const float *bi
 template <int TM, int TN, typename Args>
 __device__ void nhwc_weight_gradient(const Args &a)
 {
-    constexpr int ROWS = ROWS_16 * TM, COLUMNS = COLUMNS_8 * TN, PITCH = ROWS + GAP, RIGHT = COLUMNS + GAP;
-    float *left = shared, *right = left + 2 * STEP * PITCH;      /* [2][STEP][PITCH]: dY, [2][STEP][RIGHT]: X */
-    long long *places = (long long *)(right + 2 * STEP * RIGHT); /* [2][2][STEP]: pixels of this step and the next */
-    long long *offsets = places + 4 * STEP;                      /* [COLUMNS]: of a tap's channel, -1 past the last */
+    typedef Tile<TM, TN, false, false> Sums; /* of dY and X */
+    constexpr int ROWS = Sums::ROWS, COLUMNS = Sums::COLUMNS;
+    long long *places = (long long *)(shared + Sums::FLOATS); /* [2][2][STEP]: pixels of this step and the next */
+    long long *offsets = places + 4 * STEP;                   /* [COLUMNS]: of a tap's channel, -1 past the last */
     const Geometry &g = a.geometry;
     const NhwcMap &dy = a.dy_map, &in = a.in_map;
     const auto &b = block_bounds(a);
     const int taps = g.kernel * g.kernel, outs = dy.channels / g.groups, part = in.channels / g.groups;
     const int i0 = g.groups == 1 ? b.i0 : 0, inputs = (g.groups == 1 ? b.i1 : part) - i0;
     const int column_tiles = divide_up(taps * inputs, COLUMNS);
-    int tile = (int)blockIdx.x / column_tiles, group = 0, o0 = b.o0 + tile * ROWS, o1 = b.o1;
+    int tile = (int)blockIdx.x / a.parts / column_tiles, group = 0, o0 = b.o0 + tile * ROWS, o1 = b.o1;
     if (g.groups > 1) {
         const int of_group = divide_up(outs, ROWS);
         group = b.o0 / outs + tile / of_group;
@@ -145,49 +134,44 @@ __device__ void nhwc_weight_gradient(const Args &a)
     o1 = min(o1, o0 + ROWS);
     if (o0 >= b.o1 || o1 <= b.o0) /* the whole CUDA block: no barrier is missed */
         return;
-    const int j0 = (int)blockIdx.x % column_tiles * COLUMNS;
+    const int j0 = (int)blockIdx.x / a.parts % column_tiles * COLUMNS;
     for (int j = threadIdx.x; j < COLUMNS; j += THREADS) {
         const int tap = (j0 + j) / inputs, i = (j0 + j) % inputs;
         offsets[j] = tap >= taps ? -1
                                  : tap / g.kernel * g.dilation * row_size(in) +
                                        (long long)tap % g.kernel * g.dilation * in.pitch + group * part + i0 + i;
     }
-    const unsigned pixels = (b.n1 - b.n0) * dy.height * dy.width;
-    float sum[TM][TN];
-    clear(sum);
-    const auto place = [&](unsigned p, int half) {
-        const int x = (int)(p % dy.width), y = (int)(p / dy.width % dy.height),
-                  n = b.n0 + (int)(p / dy.width / dy.height);
-        places[2 * half * STEP + threadIdx.x] = p < pixels ? pixel(dy, n, y, x) : -1;
+    const Terms pixels(a, (b.n1 - b.n0) * dy.height * dy.width);
+    const auto place = [&](int p, int half) {
+        const int x = p % dy.width, y = p / dy.width % dy.height, n = b.n0 + p / dy.width / dy.height;
+        places[2 * half * STEP + threadIdx.x] = p < pixels.stop ? pixel(dy, n, y, x) : -1;
         places[(2 * half + 1) * STEP + threadIdx.x] = pixel(in, n, y * g.stride - g.padding, x * g.stride - g.padding);
     };
     if (threadIdx.x < STEP)
-        place(threadIdx.x, 0);
+        place(pixels.start + (int)threadIdx.x, 0);
     /* Numbers that lie side by side are copied by fours where a pixel's are: past o1 lie others, or padding, whose sums
      * nobody takes. */
     const bool wide_left = o0 % 4 == 0, wide_right = inputs % 4 == 0 && (group * part + i0) % 4 == 0;
-    unsigned p0 = 0;
-    walk(
-        [&](int half) {
-            if (p0 >= pixels)
-                return 0;
-            const long long *from = places + 2 * half * STEP, *to = from + STEP; /* pixels of dY and of X */
-            const auto gradient_at = [&](int k, int i) { return from[k] >= 0 && o0 + i < o1 ? from[k] + o0 + i : -1; };
-            const auto input_at = [&](int k, int i) {
-                return from[k] >= 0 && offsets[i] >= 0 ? to[k] + offsets[i] : -1;
-            };
-            gather_step<ROWS>(a.gradient, wide_left, gradient_at, left + half * STEP * PITCH);
-            gather_step<COLUMNS>(a.input, wide_right, input_at, right + half * STEP * RIGHT);
-            p0 += STEP;
-            if (threadIdx.x < STEP) /* pixels of the next step */
-                place(p0 + threadIdx.x, half ^ 1);
-            return STEP;
-        },
-        [&](int half, int count) {
-            multiply_step<TM, TN, PITCH, RIGHT>(left + half * STEP * PITCH, right + half * STEP * RIGHT, count, sum);
-        });
+    Sums sums;
+    int p0 = pixels.start, half = 0;
+    sums.add(shared, [&](float *left, float *right) {
+        if (p0 >= pixels.stop)
+            return 0;
+        const long long *from = places + 2 * half * STEP, *to = from + STEP; /* pixels of dY and of X */
+        const auto gradient_at = [&](int i, int k) { return from[k] >= 0 && o0 + i < o1 ? from[k] + o0 + i : -1; };
+        const auto input_at = [&](int i, int k) { return from[k] >= 0 && offsets[i] >= 0 ? to[k] + offsets[i] : -1; };
+        Sums::Left::copy(a.gradient, wide_left, gradient_at, left);
+        Sums::Right::copy(a.input, wide_right, input_at, right);
+        p0 += STEP;
+        half ^= 1;
+        if (threadIdx.x < STEP) /* pixels of the next step */
+            place(p0 + (int)threadIdx.x, half);
+        return STEP;
+    });
+    if (!sums.join(a, shared))
+        return;
     float *out = a.output + (long long)b.partial * dy.channels * part * taps;
-    for_numbers(sum, [&](int row, int column, float value) {
+    sums.each([&](int row, int column, float value) {
         const int o = o0 + row, at = j0 + column, tap = at / inputs;
         if (o >= b.o0 && o < o1 && tap < taps)
             put(out + ((long long)o * part + i0 + at % inputs) * taps + tap, value, a.accumulate);
@@ -232,16 +216,9 @@ KERNEL_OF(nhwc_conv_residual, nhwc_conv_forward)
     KERNEL_OF(nhwc_conv_backward_data_##tm##x##tn, nhwc_conv_backward_data)              \
     {                                                                                    \
         nhwc_convolve<tm, tn, true>(a, a.gradient, 0, a.accumulate);                     \
+    }                                                                                    \
+    KERNEL_OF(nhwc_conv_backward_weights_##tm##x##tn, nhwc_conv_backward_weights)        \
+    {                                                                                    \
+        nhwc_weight_gradient<tm, tn>(a);                                                 \
     }
-NHWC_CONVOLUTIONS(8, 8)
-NHWC_CONVOLUTIONS(4, 4)
-NHWC_CONVOLUTIONS(4, 2)
-
-KERNEL_OF(nhwc_conv_backward_weights_8x8, nhwc_conv_backward_weights)
-{
-    nhwc_weight_gradient<8, 8>(a);
-}
-KERNEL_OF(nhwc_conv_backward_weights_4x4, nhwc_conv_backward_weights)
-{
-    nhwc_weight_gradient<4, 4>(a);
-}
+FOR_TILES(NHWC_CONVOLUTIONS)

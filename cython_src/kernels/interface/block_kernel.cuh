@@ -56,8 +56,9 @@ struct GpuArgs {
     const int *bounds;           /* shape (blocks of the loop, bounds_width) */
     const long long *counter;    /* added to `replay`: what changes when a captured graph is launched again; or NULL */
     unsigned long long *failure; /* smallest code of a failed block, see fail(); all ones: none */
+    float *scratch;              /* of the loop: sums of which CUDA blocks have parts, see Tile::join() */
     long long replay;
-    int bounds_width, first_block, first_task, iteration_stride, iteration_offset, reserved;
+    int bounds_width, first_block, first_task, iteration_stride, iteration_offset, parts;
 };
 
 #include "cython_src/kernels/interface/arguments.cuh" /* written by gpu/launches.py from the specs */

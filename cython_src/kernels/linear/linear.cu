@@ -42,11 +42,11 @@ __device__ inline void finish_gradient(const Args &a, int row, int column, float
 
 /* The tile of a CUDA block in a matrix of rows x columns; false past the last, for the whole CUDA block. */
 template <int TM, int TN>
-__device__ inline bool find_tile(int rows, int columns, int *row, int *column)
+__device__ inline bool find_tile(const GpuArgs &a, int rows, int columns, int *row, int *column)
 {
-    const int wide = divide_up(max(columns, 1), COLUMNS_8 * TN);
-    *row = (int)blockIdx.x / wide * ROWS_16 * TM;
-    *column = (int)blockIdx.x % wide * COLUMNS_8 * TN;
+    const int wide = divide_up(max(columns, 1), COLUMNS_8 * TN), tile = (int)blockIdx.x / a.parts;
+    *row = tile / wide * ROWS_16 * TM;
+    *column = tile % wide * COLUMNS_8 * TN;
     return *row < rows;
 }
 
@@ -57,23 +57,24 @@ __device__ void linear_forward(const Args &a)
     const int inputs = a.inputs, further = a.further_weight ? a.further_inputs : 0;
     const auto &b = block_bounds(a);
     int row, column;
-    if (!find_tile<TM, TN>(b.r1 - b.r0, b.c1 - b.c0, &row, &column))
+    if (!find_tile<TM, TN>(a, b.r1 - b.r0, b.c1 - b.c0, &row, &column))
         return;
     const Factor input = {a.input, inputs + further, b.r0, b.r1, inputs};
     const Factor weight = {a.weight, inputs, b.c0, b.c1, inputs};
     row += b.r0;
     column += b.c0;
-    float sum[TM][TN];
-    clear(sum);
-    add_product<true, true>(input, row, weight, column, inputs, shared, sum);
+    Tile<TM, TN, true, true> y;
+    y.add(shared, input, row, weight, column, Terms(a, inputs));
     if (further) {
         const Factor rest = {input.at + inputs, inputs + further, b.r0, b.r1, further};
         const Factor second = {a.further_weight, further, b.c0, b.c1, further};
-        add_product<true, true>(rest, row, second, column, further, shared, sum);
+        y.add(shared, rest, row, second, column, Terms(a, further));
     }
-    for_numbers(sum, [&](int r, int c, float y) {
+    if (!y.join(a, shared))
+        return;
+    y.each([&](int r, int c, float sum) {
         if (row + r < b.r1 && column + c < b.c1)
-            finish_output(a, row + r, column + c, y);
+            finish_output(a, row + r, column + c, sum);
     });
 }
 
@@ -84,18 +85,19 @@ __device__ void linear_backward_data(const Args &a)
     const int outputs = a.outputs;
     const auto &b = block_bounds(a);
     int row, column;
-    if (!find_tile<TM, TN>(b.r1 - b.r0, b.c1 - b.c0, &row, &column))
+    if (!find_tile<TM, TN>(a, b.r1 - b.r0, b.c1 - b.c0, &row, &column))
         return;
     const Factor gradient = {a.gradient + a.gradient_offset, a.gradient_pitch, b.r0, b.r1, outputs};
     const Factor weight = {a.weight, a.inputs, 0, outputs, b.c1};
     row += b.r0;
     column += b.c0;
-    float sum[TM][TN];
-    clear(sum);
-    add_product<true, false>(gradient, row, weight, column, outputs, shared, sum);
-    for_numbers(sum, [&](int r, int c, float dx) {
+    Tile<TM, TN, true, false> dx;
+    dx.add(shared, gradient, row, weight, column, Terms(a, outputs));
+    if (!dx.join(a, shared))
+        return;
+    dx.each([&](int r, int c, float sum) {
         if (row + r < b.r1 && column + c < b.c1)
-            finish_gradient(a, row + r, column + c, dx, a.accumulate);
+            finish_gradient(a, row + r, column + c, sum, a.accumulate);
     });
 }
 
@@ -106,7 +108,7 @@ __device__ void linear_backward_weights(const Args &a)
     const int inputs = a.inputs;
     const auto &b = block_bounds(a);
     int row, column;
-    if (!find_tile<TM, TN>(b.o1 - b.o0, inputs, &row, &column))
+    if (!find_tile<TM, TN>(a, b.o1 - b.o0, inputs, &row, &column))
         return;
     const int input_pitch = a.input_pitch ? a.input_pitch : inputs;
     const float *dy = a.gradient + (long long)b.r0 * a.gradient_pitch + a.gradient_offset;
@@ -114,12 +116,13 @@ __device__ void linear_backward_weights(const Args &a)
     const Factor gradient = {dy, a.gradient_pitch, 0, b.r1 - b.r0, b.o1};
     const Factor input = {x, input_pitch, 0, b.r1 - b.r0, inputs};
     row += b.o0;
-    float sum[TM][TN];
-    clear(sum);
-    add_product<false, false>(gradient, row, input, column, b.r1 - b.r0, shared, sum);
-    for_numbers(sum, [&](int r, int c, float dw) {
+    Tile<TM, TN, false, false> dw;
+    dw.add(shared, gradient, row, input, column, Terms(a, b.r1 - b.r0));
+    if (!dw.join(a, shared))
+        return;
+    dw.each([&](int r, int c, float sum) {
         if (row + r < b.o1 && column + c < inputs)
-            put(a.weights + ((long long)b.partial * a.outputs + row + r) * inputs + column + c, dw, a.accumulate);
+            put(a.weights + ((long long)b.partial * a.outputs + row + r) * inputs + column + c, sum, a.accumulate);
     });
 }
 
@@ -136,9 +139,7 @@ __device__ void linear_backward_weights(const Args &a)
     {                                                                       \
         linear_backward_weights<tm, tn>(a);                                 \
     }
-LINEAR_TILES(8, 8)
-LINEAR_TILES(4, 4)
-LINEAR_TILES(4, 2)
+FOR_TILES(LINEAR_TILES)
 
 /* db[o] = sum of dy over the block's rows: a CUDA block for each STRIP_CHANNELS outputs, whose threads take strips of the
  * rows. Bounds of the weight gradient. */

@@ -1,65 +1,84 @@
 /* Matrix products in tiles, shared by linear layers, attention and convolutions. A CUDA block owns a tile of the result,
- * each of its threads TM x TN numbers of it, and walks along the sum in steps; both factors of a step lie in shared memory.
- * Every number is the sum of its products in one order, whatever the tile: results do not depend on it. Products are of
- * float32, or of TF32 on tensor cores: one of them, or three that are as exact as float32. */
+ * each of its threads TM x TN numbers of it, and walks along the sum in steps that take turns in STAGES parts of shared
+ * memory: while one is multiplied, the next are copied. Every number is the sum of its products in one order, whatever
+ * the tile: results do not depend on it. Products are of float32, or of TF32 on tensor cores: one of them, or three that
+ * are as exact as float32. */
 #ifndef FORKTASK_LINEAR_TILES_CUH
 #define FORKTASK_LINEAR_TILES_CUH
 
 #include "cython_src/kernels/interface/block_kernel.cuh"
+#include "cython_src/kernels/linear/tile_sizes.cuh" /* written by gpu/grids.py: FOR_TILES, STEP, STAGES, GAP, COUNTER */
 #include "cython_src/kernels/simd/float4.cuh"
 
 #ifndef TF32_PRODUCTS
 #define TF32_PRODUCTS 0 /* of TF32 for one of float32: 0 (float32 itself), 1 or 3; gpu/launches.py::ARITHMETIC */
 #endif
 
-#define STEP      16 /* of the sum that lie in shared memory together */
-#define ROWS_16   16 /* threads along the rows of a tile */
-#define COLUMNS_8 8  /* threads along its columns */
-#define GAP       8  /* behind a row of shared memory, so that a warp's reads along both axes meet all banks */
+#define ROWS_16   16         /* threads along the rows of a tile */
+#define COLUMNS_8 8          /* threads along its columns */
+#define CHUNKS    (STEP / 4) /* of 16 bytes, the widest copy, in a step */
 
-/* A thread's numbers of one row of shared memory. */
+#ifndef FORKTASK_EMULATED
+/* Start to copy COUNT numbers (1, or 4 at multiples of 16 bytes) from `from` + `at` to shared memory; zeros where `at` is
+ * negative. */
 template <int COUNT>
-__device__ inline void load_spread(const float *p, int thread, int threads, float (&v)[COUNT])
+__device__ inline void start_copy(float *to, const float *from, long long at)
 {
-#pragma unroll
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
+    const unsigned out = (unsigned)__cvta_generic_to_shared(to);
+    const float *const in = from + max(at, 0ll);
+    const int bytes = at < 0 ? 0 : 4 * COUNT;
+    if (COUNT == 4)
+        asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(out), "l"(in), "r"(bytes) : "memory");
+    else
+        asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(out), "l"(in), "r"(bytes) : "memory");
+#else
     for (int i = 0; i < COUNT; i++)
-        if (COUNT < 4)
-            v[i] = p[thread * COUNT + i];
-        else if (i % 4 == 0) {
-            const float4 four = load4(p + i * threads + thread * 4);
-#pragma unroll
-            for (int j = 0; j < 4; j++)
-                v[i + j] = lane4(four, j);
-        }
+        to[i] = at < 0 ? 0 : from[at + i];
+#endif
 }
 
-/* Row or column of a tile that a thread's i-th number lies in: groups of four apart, so that threads read side by side. */
-template <int COUNT>
-__device__ inline int spread(int thread, int threads, int i)
+/* The copies that this thread has started since the last call are a group. */
+__device__ inline void commit_copies()
 {
-    return COUNT < 4 ? thread * COUNT + i : i / 4 * 4 * threads + thread * 4 + i % 4;
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
+    asm volatile("cp.async.commit_group;" ::: "memory");
+#endif
+}
+
+/* Wait for this thread's groups but the last COUNT. */
+template <int COUNT>
+__device__ inline void await_copies()
+{
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
+    asm volatile("cp.async.wait_group %0;" ::"n"(COUNT) : "memory");
+#endif
+}
+#endif
+
+/* Walk along a sum in steps: copy(stage) starts the copies of the next step and returns how many terms it has, 0 past the
+ * last; multiply(stage, terms) runs meanwhile for the step STAGES - 1 before. Barriers: all threads of the CUDA block must
+ * come. */
+template <typename Copy, typename Multiply>
+__device__ inline void walk(Copy copy, Multiply multiply)
+{
+    static_assert(STAGES == 3, "two steps are under way while one is multiplied");
+    int stage = 0, current = 0, next = 0, last = 1; /* terms of the step that is multiplied and of the two behind it */
+    do {
+        await_copies<1>();
+        __syncthreads(); /* `current` is there for all, and all have read what lies where the last step goes */
+        if (last)
+            last = copy(stage);
+        commit_copies();
+        stage = stage + 1 < STAGES ? stage + 1 : 0;
+        if (current)
+            multiply(stage, current);
+        current = next;
+        next = last;
+    } while (current || next);
 }
 
 #if TF32_PRODUCTS
-/* A tile of TM x TN numbers a thread as tensor cores take it, in pieces of 16 x 8: four warps of ROWS x COLUMNS pieces each,
- * ACROSS of them side by side. A thread has four numbers of each piece of its warp, two in each of two rows. */
-template <int TM, int TN>
-struct Pieces {
-    static constexpr int ACROSS = TN < 4 ? 1 : 2, ROWS = TM * ACROSS / 4, COLUMNS = TN / ACROSS;
-};
-
-template <int TM, int TN>
-__device__ inline int first_row()
-{
-    return (int)threadIdx.x / 32 / Pieces<TM, TN>::ACROSS * Pieces<TM, TN>::ROWS * 16 + (int)threadIdx.x % 32 / 4;
-}
-
-template <int TM, int TN>
-__device__ inline int first_column()
-{
-    return (int)threadIdx.x / 32 % Pieces<TM, TN>::ACROSS * Pieces<TM, TN>::COLUMNS * 8;
-}
-
 #ifndef FORKTASK_EMULATED
 /* The nearest number of TF32, 10 bits of mantissa; ties go away from zero. */
 __device__ inline unsigned to_tf32(float x)
@@ -69,127 +88,139 @@ __device__ inline unsigned to_tf32(float x)
     return bits;
 }
 
-/* sum += left right for 16 x 8 and 8 x 8 numbers that the threads of a warp have among them. */
-__device__ inline void multiply_piece(const unsigned (&l)[4], const unsigned (&r)[2], float (&sum)[4])
+/* Four matrices of 8 rows of four numbers, of which the lanes of a warp give the rows, eight for each; a lane gets number
+ * lane % 4 of row lane / 4 of each. */
+__device__ inline void load_matrices(const float *row, float (&v)[4])
 {
-    asm volatile(
-        "mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
+                 : "=f"(v[0]), "=f"(v[1]), "=f"(v[2]), "=f"(v[3])
+                 : "r"((unsigned)__cvta_generic_to_shared(row))
+                 : "memory");
+}
+
+/* sum += left right for 16 x 8 and 8 x 8 numbers that the threads of a warp have among them. */
+__device__ inline void multiply_piece(const unsigned (&l)[4], unsigned r0, unsigned r1, float *sum)
+{
+    asm("mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
         : "+f"(sum[0]), "+f"(sum[1]), "+f"(sum[2]), "+f"(sum[3])
-        : "r"(l[0]), "r"(l[1]), "r"(l[2]), "r"(l[3]), "r"(r[0]), "r"(r[1]));
+        : "r"(l[0]), "r"(l[1]), "r"(l[2]), "r"(l[3]), "r"(r0), "r"(r1));
 }
 #endif
 
-/* COUNT numbers in TF32, and, for three products in place of one, what TF32 leaves of them. */
-template <int COUNT>
+/* Four numbers in TF32, and, for three products in place of one, what TF32 leaves of them. */
 struct Split {
-    unsigned large[COUNT], small[COUNT];
+    unsigned large[4], small[4];
+};
 
-    __device__ inline void set(int i, float x)
+/* sum += left right, of which right is the first or second half of 16 columns. */
+__device__ inline void add_piece(const Split &l, const Split &r, int half, float *sum)
+{
+    if (TF32_PRODUCTS == 3) { /* tensor cores cut sums off: a long one is rounded outside of them */
+        float part[4] = {0, 0, 0, 0};
+        multiply_piece(l.small, r.large[half], r.large[half + 2], part);
+        multiply_piece(l.large, r.small[half], r.small[half + 2], part);
+        multiply_piece(l.large, r.large[half], r.large[half + 2], part);
+#pragma unroll
+        for (int c = 0; c < 4; c++)
+            sum[c] += part[c];
+    } else {
+        multiply_piece(l.large, r.large[half], r.large[half + 2], sum);
+    }
+}
+#endif
+
+/* One side of a product in shared memory, a step of the terms of WIDTH rows of the left factor or columns of the right.
+ * Where the sum runs ALONG the rows of the matrix in memory, so it does here, [WIDTH][STEP], and chunks of four change
+ * places from row to row so that equal ones of eight rows lie in different banks; else [STEP][WIDTH + GAP]: to turn a
+ * matrix would take copies of single numbers. */
+template <bool ALONG, int WIDTH>
+struct Side {
+    static constexpr int PITCH = WIDTH + GAP, FLOATS = ALONG ? STEP * WIDTH : STEP * PITCH;
+
+    /* Where term k of row or column i lies. */
+    __device__ static inline int at(int i, int k)
     {
-        large[i] = to_tf32(x);
-        if (TF32_PRODUCTS == 3)
-            small[i] = to_tf32(x - __uint_as_float(large[i]));
+        return ALONG ? i * STEP + ((k / 4) ^ (i * CHUNKS / 8 % CHUNKS)) * 4 + k % 4 : k * PITCH + i;
+    }
+
+    /* Start to copy a step, term k of i from `from` + place(i, k), or a zero where that is negative. `wide`: the four of a
+     * chunk lie side by side at a multiple of 16 bytes, and all exist or none. */
+    template <typename Place>
+    __device__ static inline void copy(const float *from, bool wide, Place place, float *to)
+    {
+        const int width = wide ? 4 : 1;
+#pragma unroll 1 /* more takes registers that attention has not */
+        for (int n = threadIdx.x * width; n < STEP * WIDTH; n += THREADS * width) {
+            const int i = ALONG ? n / STEP : n % WIDTH, k = ALONG ? n % STEP : n / WIDTH;
+            if (wide)
+                start_copy<4>(to + at(i, k), from, place(i, k));
+            else
+                start_copy<1>(to + at(i, k), from, place(i, k));
+        }
+    }
+
+#if TF32_PRODUCTS
+    /* What a thread has of 16 rows or columns from i on and 8 terms from k on: of each half of both four numbers a quad of
+     * lanes, (0, 0), (8, 0), (0, 4) and (8, 4) further on. */
+    __device__ static inline void load(const float *side, int i, int k, Split &out)
+    {
+        const int lane = threadIdx.x % 32;
+        float v[4];
+        if (ALONG) {
+            load_matrices(side + at(i + lane % 16, k + lane / 16 * 4), v);
+        } else {
+#pragma unroll
+            for (int n = 0; n < 4; n++)
+                v[n] = side[at(i + lane / 4 + n % 2 * 8, k + lane % 4 + n / 2 * 4)];
+        }
+#pragma unroll
+        for (int n = 0; n < 4; n++) {
+            out.large[n] = to_tf32(v[n]);
+            if (TF32_PRODUCTS == 3)
+                out.small[n] = to_tf32(v[n] - __uint_as_float(out.large[n]));
+        }
+    }
+#else
+    /* Row or column that a thread's n-th of COUNT is: one that is loaded along the terms lies beside those of other
+     * threads, else groups of four do, which are loaded together. */
+    template <int COUNT>
+    __device__ static inline int place(int thread, int threads, int n)
+    {
+        return ALONG ? n * threads + thread : COUNT < 4 ? thread * COUNT + n : n / 4 * 4 * threads + thread * 4 + n % 4;
+    }
+
+    /* Terms k to k + 3 of some of a thread's COUNT rows or columns, from the n-th on: of four, or of all where it has less. */
+    template <int COUNT, int SOME>
+    __device__ static inline void load(const float *side, int thread, int threads, int n, int k, float (&v)[SOME][4])
+    {
+#pragma unroll
+        for (int m = 0; m < (ALONG ? SOME : 4); m++) {
+            const float *p = side + at(place<COUNT>(thread, threads, ALONG ? n + m : n), ALONG ? k : k + m);
+            const float4 four = ALONG || SOME == 4 ? load4(p) : float4{p[0], p[1], 0, 0};
+#pragma unroll
+            for (int c = 0; c < (ALONG ? 4 : SOME); c++)
+                v[ALONG ? m : c][ALONG ? c : m] = lane4(four, c);
+        }
+    }
+#endif
+};
+
+/* Terms from `start` to before `stop` of a sum: all, or the whole steps that a CUDA block adds up where a.parts of them
+ * share each tile. */
+struct Terms {
+    int start, stop;
+
+    __device__ inline Terms(int terms) : start(0), stop(terms)
+    {
+    }
+
+    __device__ inline Terms(const GpuArgs &a, int terms)
+    {
+        const int most = divide_up(divide_up(terms, STEP), a.parts) * STEP;
+        start = min((int)blockIdx.x % a.parts * most, terms);
+        stop = min(start + most, terms);
     }
 };
-#endif
-
-/* sum += the product of a step: left[k][row], right[k][column]; numbers past `count` are zero up to a multiple of 8. */
-template <int TM, int TN, int LEFT_PITCH, int RIGHT_PITCH>
-__device__ inline void multiply_step(const float *left, const float *right, int count, float (&sum)[TM][TN])
-{
-#if TF32_PRODUCTS
-    constexpr int ROWS = Pieces<TM, TN>::ROWS, COLUMNS = Pieces<TM, TN>::COLUMNS;
-    const int lane = threadIdx.x % 32;
-    left += lane % 4 * LEFT_PITCH + first_row<TM, TN>();
-    right += lane % 4 * RIGHT_PITCH + first_column<TM, TN>() + lane / 4;
-    for (int k = 0; k < count; k += 8) {
-        Split<4> l[ROWS];
-#pragma unroll
-        for (int n = 0; n < 4 * ROWS; n++)
-            l[n / 4].set(n % 4, left[(k + n % 4 / 2 * 4) * LEFT_PITCH + n / 4 * 16 + n % 2 * 8]);
-#pragma unroll
-        for (int j = 0; j < COLUMNS; j++) {
-            Split<2> r;
-            r.set(0, right[k * RIGHT_PITCH + j * 8]);
-            r.set(1, right[(k + 4) * RIGHT_PITCH + j * 8]);
-#pragma unroll
-            for (int i = 0; i < ROWS; i++) {
-                const int first = 4 * (i * COLUMNS + j);
-                float part[4];
-#pragma unroll
-                for (int c = 0; c < 4; c++)
-                    part[c] = TF32_PRODUCTS == 3 ? 0 : sum[(first + c) / TN][(first + c) % TN];
-                if (TF32_PRODUCTS == 3) { /* tensor cores cut sums off: a long one is rounded outside of them */
-                    multiply_piece(l[i].small, r.large, part);
-                    multiply_piece(l[i].large, r.small, part);
-                }
-                multiply_piece(l[i].large, r.large, part);
-#pragma unroll
-                for (int c = 0; c < 4; c++)
-                    sum[(first + c) / TN][(first + c) % TN] =
-                        TF32_PRODUCTS == 3 ? sum[(first + c) / TN][(first + c) % TN] + part[c] : part[c];
-            }
-        }
-    }
-#else
-    const int row = threadIdx.x / COLUMNS_8, column = threadIdx.x % COLUMNS_8;
-    for (int k0 = 0; k0 < count; k0 += 4)
-#pragma unroll
-        for (int k = k0; k < k0 + 4; k++) {
-            float l[TM], r[TN];
-            load_spread<TM>(left + k * LEFT_PITCH, row, ROWS_16, l);
-            load_spread<TN>(right + k * RIGHT_PITCH, column, COLUMNS_8, r);
-#pragma unroll
-            for (int i = 0; i < TM; i++)
-#pragma unroll
-                for (int j = 0; j < TN; j++)
-                    sum[i][j] += l[i] * r[j];
-        }
-#endif
-}
-
-#ifndef FORKTASK_EMULATED
-/* Start to copy COUNT numbers (1, or 4 at multiples of 16 bytes) to shared memory, or zeros: `from` is not read then. */
-template <int COUNT>
-__device__ inline void start_copy(float *to, const float *from, bool exists)
-{
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
-    asm volatile("cp.async.ca.shared.global [%0], [%1], %2, %3;" ::"r"((unsigned)__cvta_generic_to_shared(to)),
-                 "l"(from), "n"(4 * COUNT), "r"(exists ? 4 * COUNT : 0)
-                 : "memory");
-#else
-    for (int i = 0; i < COUNT; i++)
-        to[i] = exists ? from[i] : 0;
-#endif
-}
-
-/* Wait for the copies that this thread has started. */
-__device__ inline void finish_copies()
-{
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
-    asm volatile("cp.async.wait_all;" ::: "memory");
-#endif
-}
-#endif
-
-/* Walk along a sum in steps that take turns in the two halves of shared memory: copy(half) starts the copies of the next
- * step and returns how many terms it has, 0 past the last; multiply(half, terms) runs meanwhile for the step before.
- * Barriers: all threads of the CUDA block must come. */
-template <typename Copy, typename Multiply>
-__device__ inline void walk(Copy copy, Multiply multiply)
-{
-    __syncthreads(); /* what lay there before has been read */
-    for (int half = 0, before = 0;; half ^= 1) {
-        const int terms = copy(half);
-        if (before)
-            multiply(half ^ 1, before);
-        if (!terms)
-            break;
-        finish_copies();
-        __syncthreads();
-        before = terms;
-    }
-}
 
 /* A matrix that is stored by rows, of which rows [start, stop) and the first columns exist; all else counts as zero. */
 struct Factor {
@@ -197,102 +228,146 @@ struct Factor {
     int pitch, start, stop, columns;
 };
 
-/* out[k][i], i < WIDTH, for a step of a sum: the number at place(k, i) of `from`, or zero where that is negative; `wide`:
- * four neighbours in i lie side by side, at multiples of 16 bytes, and all exist or none. */
-template <int WIDTH, typename Place>
-__device__ inline void gather_step(const float *from, bool wide, Place place, float *out)
+/* Start to copy a step of a factor, from row or column `first` and term k0 on. */
+template <bool ALONG, int WIDTH>
+__device__ inline void copy_factor(const Factor &f, int first, int k0, float *to)
 {
-    if (wide) {
-#pragma unroll 2 /* more takes registers that attention has not */
-        for (int at = 4 * threadIdx.x; at < STEP * WIDTH; at += 4 * THREADS) {
-            const long long start = place(at / WIDTH, at % WIDTH);
-            start_copy<4>(out + at / WIDTH * (WIDTH + GAP) + at % WIDTH, from + max(start, 0ll), start >= 0);
-        }
-        return;
-    }
-#pragma unroll 2
-    for (int at = threadIdx.x; at < STEP * WIDTH; at += THREADS) {
-        const long long start = place(at / WIDTH, at % WIDTH);
-        start_copy<1>(out + at / WIDTH * (WIDTH + GAP) + at % WIDTH, from + max(start, 0ll), start >= 0);
-    }
-}
-
-/* out[k][i], i < WIDTH, for a step of the sum from k0 on: element (k0 + k, first + i), or (first + i, k0 + k) of a factor
- * that is TURNED, whose rows the sum runs along. */
-template <bool TURNED, int WIDTH>
-__device__ inline void copy_step(const Factor &f, int first, int k0, float *out)
-{
-    const auto place = [&](int row, int column) {
+    const bool wide = (f.pitch | f.columns | (ALONG ? 0 : first)) % 4 == 0 && (unsigned long long)f.at % 16 == 0;
+    const auto place = [&](int i, int k) {
+        const int row = ALONG ? first + i : k0 + k, column = ALONG ? k0 + k : first + i;
         const bool exists = row >= f.start && row < f.stop && column < f.columns;
         return exists ? (long long)row * f.pitch + column : -1;
     };
-    if constexpr (!TURNED) {
-        const bool wide = (f.pitch | f.columns | first) % 4 == 0 && (unsigned long long)f.at % 16 == 0;
-        gather_step<WIDTH>(f.at, wide, [&](int k, int i) { return place(k0 + k, first + i); }, out);
-    } else {
-#pragma unroll 2
-        for (int at = threadIdx.x; at < STEP * WIDTH; at += THREADS) {
-            const long long start = place(first + at / STEP, k0 + at % STEP);
-            start_copy<1>(out + at % STEP * (WIDTH + GAP) + at / STEP, f.at + max(start, 0ll), start >= 0);
+    Side<ALONG, WIDTH>::copy(f.at, wide, place, to);
+}
+
+/* A CUDA block's tile of a product, whose sum runs along the rows of its factors or across them. With tensor cores four
+ * warps have WARP_ROWS x WARP_COLUMNS pieces of 16 x 8 numbers each, ACROSS warps side by side, and a thread four numbers
+ * of each piece of its warp, two in each of two rows. */
+template <int TM, int TN, bool LEFT_ALONG, bool RIGHT_ALONG>
+struct Tile {
+    static constexpr int ROWS = ROWS_16 * TM, COLUMNS = COLUMNS_8 * TN;
+    static constexpr int SOME = TN < 4 ? TN : 4; /* columns of a thread that are loaded together */
+    static constexpr int ACROSS = TN < 4 ? 1 : 2, WARP_ROWS = TM * ACROSS / 4, WARP_COLUMNS = TN / ACROSS;
+    typedef Side<LEFT_ALONG, ROWS> Left;
+    typedef Side<RIGHT_ALONG, COLUMNS> Right;
+    static constexpr int STAGE = Left::FLOATS + Right::FLOATS, FLOATS = STAGES * STAGE; /* of shared memory */
+
+    float sum[TM * TN] = {0};
+
+    /* Add the product of a step; terms past `count` are zero up to a multiple of 8. */
+    __device__ inline void multiply(const float *left, const float *right, int count)
+    {
+#if TF32_PRODUCTS
+        const int warp = threadIdx.x / 32;
+        left += Left::at(warp / ACROSS * WARP_ROWS * 16, 0);
+        right += Right::at(warp % ACROSS * WARP_COLUMNS * 8, 0);
+        for (int k = 0; k < count; k += 8) {
+            Split l, r[WARP_COLUMNS / 2];
+#pragma unroll
+            for (int j = 0; j < WARP_COLUMNS / 2; j++)
+                Right::load(right, j * 16, k, r[j]);
+#pragma unroll
+            for (int i = 0; i < WARP_ROWS; i++) {
+                Left::load(left, i * 16, k, l);
+#pragma unroll
+                for (int j = 0; j < WARP_COLUMNS; j++)
+                    add_piece(l, r[j / 2], j % 2, sum + 4 * (i * WARP_COLUMNS + j));
+            }
+        }
+#else
+        for (int k = 0; k < count; k += 4) {
+#pragma unroll
+            for (int j = 0; j < TN; j += SOME) {
+                float r[SOME][4];
+                Right::template load<TN>(right, threadIdx.x % COLUMNS_8, COLUMNS_8, j, k, r);
+#pragma unroll
+                for (int i = 0; i < TM; i += 4) {
+                    float l[4][4];
+                    Left::template load<TM>(left, threadIdx.x / COLUMNS_8, ROWS_16, i, k, l);
+#pragma unroll
+                    for (int n = 0; n < 16 * SOME; n++)
+                        sum[(i + n / SOME % 4) * TN + j + n % SOME] +=
+                            l[n / SOME % 4][n / SOME / 4] * r[n % SOME][n / SOME / 4];
+                }
+            }
+        }
+#endif
+    }
+
+    /* Add a product: copy(left, right) starts the copies of the next step and returns how many terms it has. Barriers: all
+     * threads of the CUDA block must come; `steps` holds FLOATS numbers. */
+    template <typename Copy>
+    __device__ inline void add(float *steps, Copy copy)
+    {
+        walk([&](int stage) { return copy(steps + stage * STAGE, steps + stage * STAGE + Left::FLOATS); },
+             [&](int stage, int terms) {
+                 multiply(steps + stage * STAGE, steps + stage * STAGE + Left::FLOATS, terms);
+             });
+    }
+
+    /* Add the tile at (row, column) of a product of two factors over some terms, likewise. */
+    __device__ inline void add(float *steps, const Factor &left, int row, const Factor &right, int column, Terms terms)
+    {
+        int k = terms.start;
+        add(steps, [&](float *to_left, float *to_right) {
+            const int count = min(STEP, terms.stop - k);
+            if (count <= 0)
+                return 0;
+            copy_factor<LEFT_ALONG, ROWS>(left, row, k, to_left);
+            copy_factor<RIGHT_ALONG, COLUMNS>(right, column, k, to_right);
+            k += STEP;
+            return count;
+        });
+    }
+
+    /* Bring together what a.parts CUDA blocks have added up for a tile: the last one to come, for which alone this is true,
+     * adds their sums in order, so that it does not matter when they come. The scratch memory of a tile is a counter, zero
+     * before and after, and the sums. Barriers: all threads of the CUDA block must come; `steps` may be written. */
+    __device__ inline bool join(const GpuArgs &a, float *steps)
+    {
+        if (a.parts == 1)
+            return true;
+        const long long tile = (a.first_block + blockIdx.y) * (gridDim.x / a.parts) + blockIdx.x / a.parts;
+        float *const sums = a.scratch + tile * (COUNTER + a.parts * ROWS * COLUMNS) + COUNTER + threadIdx.x;
+        int *const count = (int *)(sums - COUNTER - threadIdx.x), *const come = (int *)steps;
+#pragma unroll
+        for (int n = 0; n < TM * TN; n++)
+            sums[((int)blockIdx.x % a.parts * TM * TN + n) * THREADS] = sum[n];
+        __threadfence(); /* who sees the count sees the sum */
+        __syncthreads();
+        if (threadIdx.x == 0)
+            *come = atomicAdd(count, 1) + 1;
+        __syncthreads();
+        if (*come < a.parts)
+            return false;
+        __threadfence();
+        for (int part = 0; part < a.parts; part++)
+#pragma unroll
+            for (int n = 0; n < TM * TN; n++)
+                sum[n] = (part ? sum[n] : 0) + __ldcg(sums + (part * TM * TN + n) * THREADS);
+        if (threadIdx.x == 0)
+            *count = 0;
+        return true;
+    }
+
+    /* Call body(row, column, sum) for each number of a thread, within the tile. */
+    template <typename Body>
+    __device__ inline void each(Body body)
+    {
+#pragma unroll
+        for (int n = 0; n < TM * TN; n++) {
+#if TF32_PRODUCTS
+            const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, piece = n / 4;
+            const int row = (warp / ACROSS * WARP_ROWS + piece / WARP_COLUMNS) * 16 + n % 4 / 2 * 8 + lane / 4;
+            const int column = (warp % ACROSS * WARP_COLUMNS + piece % WARP_COLUMNS) * 8 + lane % 4 * 2 + n % 2;
+#else
+            const int row = Left::template place<TM>(threadIdx.x / COLUMNS_8, ROWS_16, n / TN);
+            const int column = Right::template place<TN>(threadIdx.x % COLUMNS_8, COLUMNS_8, n % TN);
+#endif
+            body(row, column, sum[n]);
         }
     }
-}
-
-/* Shared memory of add_product(), in floats. */
-#define STEP_FLOATS(TM, TN) (2 * STEP * (ROWS_16 * (TM) + GAP + COLUMNS_8 * (TN) + GAP))
-
-/* sum += the tile at (row, column) of a product of two factors over `terms`. Barriers: all threads of the CUDA block must
- * come; `steps` holds STEP_FLOATS(TM, TN). */
-template <bool LEFT_TURNED, bool RIGHT_TURNED, int TM, int TN>
-__device__ inline void add_product(const Factor &left, int row, const Factor &right, int column, int terms,
-                                   float *steps, float (&sum)[TM][TN])
-{
-    constexpr int ROWS = ROWS_16 * TM, COLUMNS = COLUMNS_8 * TN;
-    float *rights = steps + 2 * STEP * (ROWS + GAP);
-    int k = -STEP;
-    walk(
-        [&](int half) {
-            k += STEP;
-            if (k >= terms)
-                return 0;
-            copy_step<LEFT_TURNED, ROWS>(left, row, k, steps + half * STEP * (ROWS + GAP));
-            copy_step<RIGHT_TURNED, COLUMNS>(right, column, k, rights + half * STEP * (COLUMNS + GAP));
-            return min(STEP, terms - k);
-        },
-        [&](int half, int count) {
-            multiply_step<TM, TN, ROWS + GAP, COLUMNS + GAP>(steps + half * STEP * (ROWS + GAP),
-                                                             rights + half * STEP * (COLUMNS + GAP), count, sum);
-        });
-}
-
-template <int TM, int TN>
-__device__ inline void clear(float (&sum)[TM][TN])
-{
-#pragma unroll
-    for (int i = 0; i < TM; i++)
-#pragma unroll
-        for (int j = 0; j < TN; j++)
-            sum[i][j] = 0;
-}
-
-/* Call body(row, column, sum) for each number of a thread, within a tile. */
-template <int TM, int TN, typename Body>
-__device__ inline void for_numbers(float (&sum)[TM][TN], Body body)
-{
-#if TF32_PRODUCTS
-    const int row = first_row<TM, TN>(), column = first_column<TM, TN>() + (int)threadIdx.x % 4 * 2;
-#pragma unroll
-    for (int n = 0; n < TM * TN; n++)
-        body(row + n / 4 / Pieces<TM, TN>::COLUMNS * 16 + n % 4 / 2 * 8,
-             column + n / 4 % Pieces<TM, TN>::COLUMNS * 8 + n % 2, sum[n / TN][n % TN]);
-#else
-    const int row = threadIdx.x / COLUMNS_8, column = threadIdx.x % COLUMNS_8;
-#pragma unroll
-    for (int i = 0; i < TM; i++)
-#pragma unroll
-        for (int j = 0; j < TN; j++)
-            body(spread<TM>(row, ROWS_16, i), spread<TN>(column, COLUMNS_8, j), sum[i][j]);
-#endif
-}
+};
 
 #endif

@@ -2,19 +2,21 @@
  *
  * Blocks and threads start in an order drawn from a seed, and after each barrier threads go on in another one: a missing
  * barrier or a sum whose order is left to chance gives results that depend on the seed. Shared memory holds NaN at the
- * start of each CUDA block. Found and reported: a barrier that some threads miss or that differs between threads, and
- * writes past the shared memory that the launch asked for. Tensor cores take what the 32 threads of a warp have; warps do
- * not wait for one another there.
+ * start of each CUDA block. Found and reported: a barrier that some threads miss or that differs between threads,
+ * writes past the shared memory that the launch asked for, and copies of 16 bytes from or to other than their multiples.
+ * Tensor cores take what the 32 threads of a warp have; warps do not wait for one another there.
  */
 #ifndef FORKTASK_EMULATION_H
 #define FORKTASK_EMULATION_H
 
 #include <csetjmp>
 #include <cmath>
+#include <cstdint>
 #include <cstdlib>
 #include <cstring>
 #include <ctime>
 #include <algorithm>
+#include <deque>
 #include <ucontext.h>
 #include <vector>
 
@@ -43,7 +45,7 @@ enum {
     STACK_BYTES = 64 << 10,
     SHARED_FLOATS = 16 << 10
 };
-enum { EMULATION_OK, MISSED_BARRIER, DIFFERENT_BARRIERS, SHARED_OVERFLOW };
+enum { EMULATION_OK, MISSED_BARRIER, DIFFERENT_BARRIERS, SHARED_OVERFLOW, MISALIGNED };
 
 alignas(16) static float shared[SHARED_FLOATS];
 
@@ -52,6 +54,21 @@ static inline unsigned long long atomicMin(unsigned long long *at, unsigned long
     const unsigned long long former = *at;
     *at = min(former, value);
     return former;
+}
+
+static inline int atomicAdd(int *at, int value)
+{
+    *at += value;
+    return *at - value;
+}
+
+static inline void __threadfence()
+{
+}
+
+static inline float __ldcg(const float *at)
+{
+    return *at;
 }
 
 static inline long long now_ns()
@@ -96,11 +113,23 @@ static void shuffle(unsigned *numbers, unsigned count)
         std::swap(numbers[i - 1], numbers[draw(i)]);
 }
 
+/* Copies to shared memory that a thread has started; until it waits for their group NaN lies there. */
+struct Copy {
+    float *to;
+    const float *from; /* NULL: zeros */
+    int count;
+};
+static std::vector<Copy> started[EMULATED_THREADS]; /* by fiber */
+static std::deque<std::vector<Copy>> groups[EMULATED_THREADS];
+static bool misaligned;
+
 static void fiber_main()
 {
     for (;;) {
         while (next_thread < EMULATED_THREADS) {
             current->thread = threadIdx.x = order[next_thread++];
+            started[current - fibers].clear();
+            groups[current - fibers].clear();
             run_thread(run_args);
             finished++;
         }
@@ -120,28 +149,57 @@ static void barrier(int line)
 }
 #define __syncthreads() barrier(__LINE__)
 
-/* Copies to shared memory that a thread has started; until it waits for them NaN lies there. */
-struct Copy {
-    float *to;
-    const float *from;
-    int count;
-    bool exists;
-};
-static std::vector<Copy> started[EMULATED_THREADS]; /* by fiber */
-
 template <int COUNT>
-static inline void start_copy(float *to, const float *from, bool exists)
+static inline void start_copy(float *to, const float *from, long long at)
 {
+    misaligned |= ((uintptr_t)to | (at < 0 ? 0 : (uintptr_t)(from + at))) % (COUNT * sizeof(float)) != 0;
     memset((void *)to, 0xff, COUNT * sizeof(float));
-    started[current - fibers].push_back({to, from, COUNT, exists});
+    started[current - fibers].push_back({to, at < 0 ? nullptr : from + at, COUNT});
 }
 
-static inline void finish_copies()
+static inline void commit_copies()
 {
-    for (const Copy &copy : started[current - fibers])
-        for (int i = 0; i < copy.count; i++)
-            copy.to[i] = copy.exists ? copy.from[i] : 0;
-    started[current - fibers].clear();
+    groups[current - fibers].emplace_back();
+    groups[current - fibers].back().swap(started[current - fibers]);
+}
+
+template <int COUNT>
+static inline void await_copies()
+{
+    for (auto &mine = groups[current - fibers]; mine.size() > COUNT; mine.pop_front())
+        for (const Copy &copy : mine.front())
+            for (int i = 0; i < copy.count; i++)
+                copy.to[i] = copy.from ? copy.from[i] : 0;
+}
+
+/* What the lanes of a warp give, once all have come. Two buffers take turns: the next exchange leaves alone what others
+ * still read. */
+static unsigned exchanges[EMULATED_THREADS];
+
+template <typename T>
+static const T *exchange(const T &mine)
+{
+    static T given[2][WARPS][WARP];
+    const unsigned warp = threadIdx.x / WARP, turn = exchanges[threadIdx.x]++ % 2;
+    given[turn][warp][threadIdx.x % WARP] = mine;
+    barrier(-__LINE__);
+    return given[turn][warp];
+}
+
+/* ldmatrix.x4: lanes give the addresses of 8 rows of 16 bytes for each of four matrices. A matrix is read at once where
+ * its rows lie in different banks. */
+extern "C" unsigned long long bank_conflicts;
+unsigned long long bank_conflicts;
+
+static void load_matrices(const float *row, float (&v)[4])
+{
+    const unsigned lane = threadIdx.x % WARP;
+    const float *const *rows = exchange(row);
+    misaligned |= (uintptr_t)row % 16 != 0;
+    for (unsigned n = 0; n < 4; n++)
+        v[n] = rows[8 * n + lane / 4][lane % 4];
+    for (unsigned a = 0; a < lane % 8; a++)
+        bank_conflicts += (rows[lane] - rows[lane / 8 * 8 + a]) % 32 == 0;
 }
 
 static inline float __uint_as_float(unsigned bits)
@@ -161,22 +219,22 @@ static inline unsigned to_tf32(float x)
 
 /* mma.sync.m16n8k8 for TF32: reads the upper 19 bits of its factors; of the sum of exact products what float32 can hold
  * is kept, rounded towards zero as tensor cores do (Fasi, Higham, Mikaitis, Pranesh, PeerJ CS 2021, section 4). */
-static void multiply_piece(const unsigned (&l)[4], const unsigned (&r)[2], float (&sum)[4])
+struct Factors {
+    unsigned left[4], right[2];
+};
+
+static void multiply_piece(const unsigned (&l)[4], unsigned r0, unsigned r1, float *sum)
 {
-    static unsigned lefts[WARPS][WARP][4], rights[WARPS][WARP][2];
-    const unsigned warp = threadIdx.x / WARP, lane = threadIdx.x % WARP;
-    memcpy(lefts[warp][lane], l, sizeof(l));
-    memcpy(rights[warp][lane], r, sizeof(r));
-    barrier(-__LINE__);
+    const unsigned lane = threadIdx.x % WARP;
+    const Factors *const warp = exchange(Factors{{l[0], l[1], l[2], l[3]}, {r0, r1}});
     for (unsigned c = 0; c < 4; c++) {
         double exact = sum[c];
         for (unsigned k = 0; k < 8; k++)
-            exact += (double)__uint_as_float(lefts[warp][lane / 4 * 4 + k % 4][c / 2 + k / 4 * 2] & ~0x1fffu) *
-                     __uint_as_float(rights[warp][(lane % 4 * 2 + c % 2) * 4 + k % 4][k / 4] & ~0x1fffu);
+            exact += (double)__uint_as_float(warp[lane / 4 * 4 + k % 4].left[c / 2 + k / 4 * 2] & ~0x1fffu) *
+                     __uint_as_float(warp[(lane % 4 * 2 + c % 2) * 4 + k % 4].right[k / 4] & ~0x1fffu);
         const float nearest = (float)exact;
         sum[c] = std::fabs((double)nearest) > std::fabs(exact) ? nextafterf(nearest, 0) : nearest;
     }
-    barrier(-__LINE__);
 }
 
 static void resume(Fiber *fiber)
@@ -195,6 +253,7 @@ static int run_cuda_block()
     for (unsigned i = 0; i < EMULATED_THREADS; i++)
         order[i] = i;
     shuffle(order, EMULATED_THREADS);
+    memset(exchanges, 0, sizeof(exchanges));
     next_thread = finished = 0;
     while (next_thread < EMULATED_THREADS) {
         Fiber *idle = fibers;
@@ -262,7 +321,10 @@ extern "C" int emulate(void (*kernel)(const void *), const void *args, unsigned 
         const char *rest = (const char *)shared + shared_bytes, *end = (const char *)shared + sizeof(shared);
         if (rest < end && (*rest != 0x55 || memcmp(rest, rest + 1, end - rest - 1)))
             status = SHARED_OVERFLOW;
+        if (misaligned)
+            status = MISALIGNED;
     }
+    misaligned = false;
     if (status != EMULATION_OK) { /* some wait at a barrier for ever */
         free(fibers);
         fibers = nullptr;

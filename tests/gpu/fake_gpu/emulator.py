@@ -21,6 +21,7 @@ STATUS = (
     "some threads of a CUDA block ended while others wait at a barrier",
     "threads of a CUDA block wait at different barriers",
     "more shared memory was used than the launch asked for",
+    "a copy of 16 bytes is from or to an address that is no multiple of them",
 )
 
 
@@ -115,6 +116,8 @@ def emulated(name: str, seed=0, defect=("", ""), products: str = "own") -> Kerne
         args["failure"], args["replay"], args["iteration_stride"] = failure.ctypes.data, iteration, 1
         for how in launches:
             if isinstance(how, gpu_launches.Launch):
+                scratch = np.zeros(how.scratch_bytes, np.uint8)
+                args["scratch"], args["parts"] = scratch.ctypes.data, how.parts
                 launch(how.symbol, args, how.tiles, 1, how.shared_bytes, seed, defect)
                 continue
             (product,) = how.blocks
