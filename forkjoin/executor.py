@@ -11,11 +11,14 @@ from abc import abstractmethod
 from contextlib import suppress
 from typing import Any
 
+import numpy as np
+
 from ..cython_src.affinity import kept_affinity, start_remedy
 from ..cython_src.binding.bind import BoundPlan, Workers
 from ..cython_src.binding.executor import BaseExecutor
 from ..cython_src.binding.executor_contract import Conduct
 from ..cython_src.errors import MachineError, UsageError
+from ..cython_src.plan.barriers import needed_barriers
 from ..cython_src.plan.places import order_by_place
 from .models import DIST_BARRIER, FORKJOIN, JOBLIB, SERIAL
 from .serial_loops import EnteredThread, run_serial, touch_scratch
@@ -199,6 +202,16 @@ class ForkJoinExecutor(LoopExecutor):
             raise UsageError(f"join=dist needs variables that libomp reads when it is loaded, got none; set {settings}")
         super()._prepare(bound)
         self._order = order_by_place(bound.plan) if self.options.order == "place" else None
+        self._barrier_after = self._needed_barriers(bound.plan) if self.options.barrier == "needed" else None
+
+    def _needed_barriers(self, plan):
+        tasks = np.arange(plan.num_tasks) if self._order is None else self._order
+        thread_of = np.zeros(plan.num_tasks, np.int64)
+        for loop in plan.loops:
+            share = self.options.chunk_size or -(-loop.num_blocks // self.num_threads)
+            threads = np.arange(loop.num_blocks) // max(share, 1) % self.num_threads
+            thread_of[tasks[loop.first_task : loop.first_task + loop.num_blocks]] = threads
+        return needed_barriers(plan, thread_of)
 
     def conduct(self) -> Conduct:
         """Return what this executor does besides running blocks."""
@@ -208,7 +221,7 @@ class ForkJoinExecutor(LoopExecutor):
         enter_openmp()
         run = (bound, self._workers, first_replay, num_replays, poll_signals)
         if self.options.region == "persistent":
-            errno, errors = self._team.run_persistent(*run, self._order)
+            errno, errors = self._team.run_persistent(*run, self._order, self._barrier_after)
         else:
             errno, errors = self._team.run_loops(*run)
         check_team(self._team.team_size, self.num_threads)

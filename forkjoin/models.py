@@ -51,6 +51,14 @@ class ForkJoinOptions(Record):
             choices=("plan", "place"),
         ),
     ] = "plan"
+    barrier: Annotated[
+        str,
+        about(
+            "`needed`: in a persistent region with static shares threads wait only where a block depends on another "
+            "thread's, and after an iteration",
+            choices=("loop", "needed"),
+        ),
+    ] = "loop"
     runtime: Annotated[str, _RUNTIME] = "libgomp"
 
     def __post_init__(self) -> None:
@@ -60,6 +68,8 @@ class ForkJoinOptions(Record):
             ("join", "dist", "region", "persistent"),
             ("join", "dist", "runtime", "libomp"),
             ("order", "place", "region", "persistent"),
+            ("barrier", "needed", "region", "persistent"),
+            ("barrier", "needed", "schedule", "static"),
         ):
             if getattr(self, name) == value and (got := getattr(self, other)) != needed:
                 raise UsageError(f"{name}={value} needs {other}={needed}, got {other}={got}; add {other}={needed}")

@@ -1,4 +1,4 @@
-/* Fork-join in its strongest form: one parallel region for the whole run, one barrier after each loop. */
+/* Fork-join in its strongest form: one parallel region for the whole run, one barrier after each loop, or fewer. */
 #ifndef FORKTASK_PERSISTENT_REGION_H
 #define FORKTASK_PERSISTENT_REGION_H
 
@@ -21,26 +21,27 @@ typedef struct PersistentRun {
     int num_loops;
     int num_threads;
     int schedule;
-    int chunk_size;
+    int chunk_size; /* 0: one share of a loop for each thread */
     int64_t first_replay;
     int64_t num_replays;
-    WorkerState *workers; /* shape (num_threads,) */
-    ThreadState *threads; /* shape (num_threads,) */
-    const int *cpus;      /* shape (num_threads,), or NULL: do not pin */
-    const int32_t *order; /* tasks of each loop as the schedule counts them; NULL: as the plan does */
-    TreePlace *tree;      /* shape (num_threads,), or NULL: the barrier is the OpenMP runtime's */
-    SignalPoll poll;      /* thread 0 only */
-    int team_size;        /* OUT: threads that really came */
-    /* Number of loops after which all stop, counted over the run. Written during loop g, by any thread, as g + 1 and
-     * read after the barrier of loop g. A thread that reads late may see the value of the next loop, which is larger
-     * than its own count: all leave after the same loop. Relaxed order is enough, the barrier orders the rest. */
+    WorkerState *workers;         /* shape (num_threads,) */
+    ThreadState *threads;         /* shape (num_threads,) */
+    const int *cpus;              /* shape (num_threads,), or NULL: do not pin */
+    const int32_t *order;         /* tasks of each loop as the schedule counts them; NULL: as the plan does */
+    const uint8_t *barrier_after; /* whether a barrier stands after each loop, or NULL: after all */
+    TreePlace *tree;              /* shape (num_threads,), or NULL: the barrier is the OpenMP runtime's */
+    SignalPoll poll;              /* thread 0 only */
+    int team_size;                /* OUT: threads that really came */
+    /* Number of barriers after which all stop, counted over the run. Written before barrier g, by any thread, as g + 1
+     * and read after it. A thread that reads late may see the value of the next barrier, which is larger than its own
+     * count: all leave after the same one. Relaxed order is enough, the barrier orders the rest. */
     _Alignas(128) int64_t stop_after;
     char padding[120];
 } PersistentRun;
 
-static inline void stop_after(PersistentRun *run, int64_t loops)
+static inline void stop_after(PersistentRun *run, int64_t barriers)
 {
-    __atomic_store_n(&run->stop_after, loops, __ATOMIC_RELAXED);
+    __atomic_store_n(&run->stop_after, barriers, __ATOMIC_RELAXED);
 }
 
 /* Has a block of this loop failed? Those that have not begun are left out: nobody waits for them after Ctrl-C. */
@@ -90,15 +91,16 @@ static void tree_barrier(TreePlace *tree, int num_threads, int thread, int64_t l
         const LoopRecord *loops = run->loops;                                                               \
         const int num_loops = run->num_loops;                                                               \
         const int32_t *order = run->order;                                                                  \
-        const int chunk_size = run->chunk_size;                                                             \
+        const uint8_t *barrier_after = run->barrier_after;                                                  \
         const int64_t end = run->first_replay + run->num_replays;                                           \
         WorkerState *worker = &run->workers[thread];                                                        \
         int64_t done = 0;                                                                                   \
-        (void)chunk_size;                                                                                   \
         for (int64_t replay = run->first_replay; replay < end; replay++) {                                  \
             for (int l = 0; l < num_loops; l++) {                                                           \
                 const LoopRecord *loop = &loops[l];                                                         \
-                const int num_blocks = loop->num_blocks;                                                    \
+                const int num_blocks = loop->num_blocks, share = (num_blocks - 1) / run->num_threads + 1;   \
+                const int chunk_size = run->chunk_size ? run->chunk_size : share;                           \
+                (void)chunk_size;                                                                           \
                 if (thread == 0 && forktask_must_stop(&run->poll))                                          \
                     stop_after(run, done + 1);                                                              \
                 FT_OMP(omp for __VA_ARGS__)                                                                 \
@@ -107,6 +109,8 @@ static void tree_barrier(TreePlace *tree, int num_threads, int thread, int64_t l
                     if (!stopping(run) && __builtin_expect(run_block(loop, block, replay, worker) != 0, 0)) \
                         stop_after(run, done + 1);                                                          \
                 }                                                                                           \
+                if (barrier_after != NULL && !barrier_after[l])                                             \
+                    continue;                                                                               \
                 done++;                                                                                     \
                 barrier;                                                                                    \
                 if (__atomic_load_n(&run->stop_after, __ATOMIC_RELAXED) <= done)                            \
@@ -123,6 +127,7 @@ DEFINE_RUNS(run_static, static)
 DEFINE_RUNS(run_static_chunk, static, chunk_size)
 DEFINE_RUNS(run_dynamic, dynamic, chunk_size)
 DEFINE_RUNS(run_guided, guided, chunk_size)
+DEFINE_RUN(run_needed, FT_OMP(omp barrier), schedule(static, chunk_size) nowait)
 
 /* Run all loops num_replays times. Leaves at once, with team_size set, if another number of threads came than asked
  * for or a thread could not be pinned (threads[i].error). */
@@ -142,7 +147,7 @@ static void forktask_run_persistent(PersistentRun *run)
     {
         const int thread = forktask_enter_team(run->threads, run->cpus, run->num_threads, &run->team_size, &failed);
         if (!__atomic_load_n(&failed, __ATOMIC_RELAXED))
-            forms[run->schedule][run->tree != NULL](run, thread);
+            (run->barrier_after && !run->tree ? run_needed : forms[run->schedule][run->tree != NULL])(run, thread);
         forktask_leave_thread(&run->threads[thread]);
     }
 }

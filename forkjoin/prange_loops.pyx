@@ -8,7 +8,7 @@ gcc 12). `region="persistent"` has one, and neither forks nor joins between loop
 
 cimport openmp
 from cython.parallel cimport parallel, prange, threadid
-from libc.stdint cimport int32_t, int64_t
+from libc.stdint cimport int32_t, int64_t, uint8_t
 from libc.stdlib cimport calloc, free
 from posix.stdlib cimport posix_memalign
 
@@ -142,9 +142,10 @@ cdef class ForkJoinTeam:
         return self._error(), errors
 
     def run_persistent(self, BoundPlan bound, Workers workers, int64_t first_replay, int64_t num_replays,
-                       bint poll_signals, const int32_t[::1] order=None):
+                       bint poll_signals, const int32_t[::1] order=None, const uint8_t[::1] barrier_after=None):
         """One parallel region for the run. `order`: the tasks of each loop as its schedule counts them, None: as the
-        plan does. Returns (errno of the pinning, errors raised by signal handlers)."""
+        plan does. `barrier_after`: of each loop, None: all; only with static shares, of equal size if there is no chunk
+        size. Returns (errno of the pinning, errors raised by signal handlers)."""
         cdef PersistentRun run
         cdef list errors = []
         run.loops = bound.loops
@@ -158,6 +159,11 @@ cdef class ForkJoinTeam:
         run.threads = self.threads
         run.cpus = self.cpus
         run.tree = self.tree
+        run.barrier_after = NULL
+        if barrier_after is not None and bound.num_loops:
+            run.barrier_after = &barrier_after[0]
+            run.chunk_size = 0 if self.schedule == FORKTASK_STATIC else self.chunk_size
+            run.schedule = FORKTASK_STATIC_CHUNK
         run.order = NULL if order is None or not bound.num_tasks else &order[0]
         forktask_start_poll(&run.poll, check_signals, <void *> errors, poll_signals)
         with nogil:

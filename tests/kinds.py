@@ -54,7 +54,7 @@ def forms_of_models(*options: str, has: Callable = lambda model: True, of_outsid
 
     models = [model for name in models_of_this_process() if has(model := MODELS[name])]
     return [model.name for model in models] + [
-        f"{model.name}:{name}={value}"
+        f"{model.name}{':region=persistent' * (value == 'needed')}:{name}={value}"
         for model in models
         for name, field in model.fields.items()
         for value in field.choices or (2,)

@@ -25,6 +25,26 @@ def barrier_after(plan, barrier: str) -> list[bool]:
     return [barrier == "loop" or (barrier == "iteration" and phase is None) for phase in following]
 
 
+def needed_barriers(plan, thread_of: np.ndarray) -> np.ndarray:
+    """Say after which loops threads must wait, where each runs its blocks of all loops in the order of the plan: before
+    a loop of which a block depends on another thread's since the last barrier, and after the last loop. `thread_of`:
+    of each task, int. Returns uint8, shape (num_loops,)."""
+    graph = record_graph(plan.accesses, closed=False)
+    source, target, _ = graph.edges()
+    of_task = source < plan.num_tasks  # others are joins, which follow tasks alone
+    latest = np.full((graph.num_nodes, thread_of.max(initial=0) + 1), -1)  # loop that a node follows, by thread
+    np.maximum.at(latest, (target[of_task], thread_of[source[of_task]]), plan.task_loop[source[of_task]])
+    np.maximum.at(latest, target[~of_task], latest[source[~of_task]])
+    latest[np.arange(plan.num_tasks), thread_of] = -1
+    follows = latest[: plan.num_tasks].max(axis=1)
+    result, begin = np.zeros(len(plan.loops), np.uint8), 0
+    result[-1:] = 1
+    for number, loop in enumerate(plan.loops):
+        if follows[loop.first_task : loop.first_task + loop.num_blocks].max(initial=-1) >= begin:
+            result[number - 1], begin = 1, number
+    return result
+
+
 def record_with_barriers(plan, barrier: str) -> TaskGraph:
     """Record a plan's graph for replay: closed, without kinds of edges, its barriers, if any, as its last nodes;
     without ("none") by the dependences of each iteration on the one before."""

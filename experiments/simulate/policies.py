@@ -46,9 +46,9 @@ class SimulatedRun:
 
 
 def can_simulate(spec: ModelSpec) -> bool:
-    """Return whether the policy of a model is known here: outside runtimes, joblib, fork-join by place and GPUs are
-    measured only."""
-    return spec.name in SIMULATED and spec.option("unroll", 1) == 1 and spec.option("order", "plan") == "plan"
+    """Return whether the policy of a model is known here: outside runtimes, joblib, GPUs, fork-join by place or with
+    needed barriers are measured only."""
+    return spec.name in SIMULATED and not {"unroll", "order"} & {*spec.chosen} and "needed" not in spec.chosen.values()
 
 
 class Subject:
@@ -175,7 +175,9 @@ def simulate(
     machine = subject.measured_on if machine is None else machine
     if not can_simulate(spec):
         known = ", ".join(SIMULATED)
-        raise UsageError(f"a simulated model must be one of {known}, without unroll and order=place, got {spec}")
+        raise UsageError(
+            f"a simulated model must be one of {known}, without unroll, order=place and barrier=needed, got {spec}"
+        )
     if not 1 <= threads <= MAX_CORES:
         raise UsageError(f"threads must be in [1, {MAX_CORES}], got {threads}")
     short, long = run_lengths or RUN_LENGTHS[spec.barrier]

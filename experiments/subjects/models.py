@@ -260,7 +260,8 @@ class ModelSpec:
     @property
     def barrier(self) -> str:
         """The point at which the model waits: "loop", "phase", "iteration" or "none"."""
-        return self.option("taskwait", self.option("barrier", self.model.barrier))
+        barrier = self.option("taskwait", self.option("barrier", self.model.barrier))
+        return "iteration" if barrier == "needed" else barrier  # the one that stands in every plan
 
 
 def _split(text: str) -> tuple[str, list[str]]:
@@ -369,7 +370,8 @@ TASKGRAPH, TASKITER = _spec(tasking.TASKGRAPH), _spec(tasking.TASKITER)
 def forkjoin_forms() -> tuple[ModelSpec, ...]:
     """Return what `REFERENCE` stands for: fork-join in both regions, with every schedule, some sizes of what dynamic
     and guided hand out, under each OpenMP library that is found; persistent regions with a tree as their barrier,
-    whose schedules hand out their own number; static shares by place, and with libomp's distributed barrier."""
+    whose schedules hand out their own number; static shares by place, with needed barriers alone, and with libomp's
+    distributed one."""
     options = {name: forkjoin.FORKJOIN.fields[name].choices for name in ("region", "schedule", "runtime", "join")}
     result = []
     for *values, chunk in itertools.product(*options.values(), CHUNKS):
@@ -379,9 +381,10 @@ def forkjoin_forms() -> tuple[ModelSpec, ...]:
         if join == "dist" and (runtime, schedule) != ("libomp", "static"):
             continue
         shares = (region, schedule, join) == ("persistent", "static", "omp")
-        for order in ("plan", "place") if shares else ("plan",):
+        orders = itertools.product(("plan", "place"), ("loop", "needed")) if shares else [("plan", "loop")]
+        for order, barrier in orders:
             form = dict(zip(options, values, strict=True))
-            spec = _spec(forkjoin.FORKJOIN, **form, order=order, chunk_size=chunk)
+            spec = _spec(forkjoin.FORKJOIN, **form, order=order, barrier=barrier, chunk_size=chunk)
             if not refusals([partial(process_environment, spec)]):
                 result.append(spec)
     return tuple(result)

@@ -9,7 +9,8 @@ from forktask.cython_src.binding.checks import check_orders
 
 GRAPHS = 400 if LONG else 24
 PARTS = 8  # that run side by side
-SPECS = forms_of_models("region", "schedule", "taskwait", "placement", "unroll", has=lambda m: m.max_threads != 1)
+OPTIONS = ("region", "schedule", "barrier", "taskwait", "placement", "unroll")
+SPECS = forms_of_models(*OPTIONS, has=lambda m: m.max_threads != 1)
 
 
 def test_all_kinds_of_accesses_are_drawn():

@@ -37,11 +37,11 @@ def test_equal_models_have_one_canonical_spec(text, canonical):
 
 def test_the_reference_is_fork_join_in_all_its_forms(monkeypatch):
     """Check that both regions take part with static, dynamic and guided schedules, the latter with several chunks, and
-    under each OpenMP library that is found; persistent regions with a tree and static shares by place too; a form named
-    besides counts once."""
+    under each OpenMP library that is found; persistent regions with a tree, and static shares by place and with needed
+    barriers alone; a form named besides counts once."""
     monkeypatch.setattr(models.glob, "glob", lambda pattern: [])
     alone = parse_models(["serial", "reference", "forkjoin:region=persistent"])
-    assert len(alone) == 1 + 2 * (1 + 2 * 3) + 3 + 1 and {spec.name for spec in alone} == {"serial", "forkjoin"}
+    assert len(alone) == 1 + 2 * (1 + 2 * 3) + 3 + 3 and {spec.name for spec in alone} == {"serial", "forkjoin"}
     result = {tuple(spec.option(name) for name in ("region", "schedule", "chunk_size")) for spec in alone[1:]}
     assert {("loop", "static", 0), ("persistent", "dynamic", 2), ("loop", "guided", 8)} <= result
     assert not any(schedule == "static" and chunk for _, schedule, chunk in result)
@@ -61,6 +61,7 @@ def test_the_reference_is_fork_join_in_all_its_forms(monkeypatch):
         ("forkjoin:join=tree", ["join=tree", "region=persistent"]),
         ("forkjoin:region=persistent:join=dist", ["join=dist", "runtime=libomp"]),
         ("forkjoin:order=place", ["order=place", "region=persistent"]),
+        ("forkjoin:region=persistent:schedule=guided:barrier=needed", ["barrier=needed", "schedule=static"]),
         ("forkjoin:chunk_size=-1", ["-1", "whole number"]),
         ("forkjoin:persistent", ["persistent", "option=value"]),
         ("forkjoin:region=loop:region=persistent", ["twice"]),
@@ -99,7 +100,7 @@ def test_every_value_of_the_table_is_taken(name):
             continue
         for value in field.choices or (str(max(field.limits.ge or 0, 2)),):  # with the options that it needs
             needed = {"slots": ":unroll=2", **dict.fromkeys(("join", "order"), ":region=persistent")}.get(option, "")
-            needed += ":runtime=libomp" * (value == "dist")
+            needed += ":runtime=libomp" * (value == "dist") + ":region=persistent" * (value == "needed")
             make_executor(f"{name}:{option}={value}{needed}", 1).close()
 
 

@@ -1,0 +1,38 @@
+"""Barriers that fork-join needs, against their definition."""
+
+import numpy as np
+import pytest
+from tasking.random_plans import cells_plan, random_plan
+
+from forktask.cython_src.plan.barriers import needed_barriers
+from forktask.cython_src.plan.dependences import record_graph
+
+
+def test_a_thread_needs_no_barrier_for_its_own_blocks():
+    """Check loops of two blocks, the third of which crosses the threads of the second."""
+    whole = [(0, 1), (1, 2)]
+    plan = cells_plan(whole, whole, [(1, 2), (0, 1)], cost=[1, 1, 1])
+    assert needed_barriers(plan, np.array([0, 1, 0, 1, 0, 1])).tolist() == [0, 1, 1]
+    assert needed_barriers(plan, np.array([0, 1, 0, 1, 1, 0])).tolist() == [0, 0, 1]
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_barriers_stand_where_threads_depend_on_each_other(seed):
+    """Check random plans: blocks of different threads that depend on each other are separated, and each barrier but the
+    last separates some of the loop behind it from blocks since the one before."""
+    plan = random_plan(seed)
+    thread_of = np.random.default_rng(seed).integers(0, 3, plan.num_tasks)
+    after = needed_barriers(plan, thread_of)
+    segment = np.concatenate([[0], np.cumsum(after[:-1], dtype=int)])
+    graph = record_graph(plan.accesses, closed=False)
+    edges = [*zip(*(each.tolist() for each in graph.edges()[:2]), strict=True)]
+    behind_join = {node: [target for source, target in edges if source == node] for node in range(graph.num_nodes)}
+    crossed = set()
+    for source, target in edges:
+        for task in [target] if target < plan.num_tasks else behind_join[target]:
+            if source < plan.num_tasks and thread_of[source] != thread_of[task]:
+                first, last = (segment[plan.task_loop[t]] for t in (source, task))
+                assert first < last
+                crossed |= {plan.task_loop[task]} if first + 1 == last else set()
+    assert after[-1]
+    assert {number + 1 for number in np.flatnonzero(after[:-1])} <= crossed
