@@ -29,8 +29,8 @@ from forktask.cython_src.typed_text import format_bytes
 from forktask.experiments.analysis.accounting import WALL, accounting_table, layer_table, phase_table
 from forktask.experiments.analysis.comparisons import interference_table
 from forktask.experiments.analysis.costs import memory_table
-from forktask.experiments.analysis.estimates import NOT_USABLE
-from forktask.experiments.analysis.factorial import effect_table
+from forktask.experiments.analysis.estimates import FASTER, NOT_USABLE, SLOWER
+from forktask.experiments.analysis.factorial import FACTORS, WHOLE, effect_table
 from forktask.experiments.analysis.load import load
 from forktask.experiments.analysis.names import GRANULARITY, INTERFERENCE, axis_label, model_label, value_text
 from forktask.experiments.analysis.speeds import leading_plans, main_plan, on_most_threads, speed_table
@@ -126,6 +126,7 @@ SHOWN = {
 # Columns of the report's tables that the pages leave out.
 LEFT_OUT = ("least to most", "train loss", "valid loss", "valid error", "competing processes", "preemption")
 MOST_COLUMNS = 8  # of models; more of them are rows
+BEST = "`taskiter` / best other"
 GRAINS = (0, 10, 30, 100, 300, 1000, 1e5)  # ends of the classes of G
 LARGEST = 2_000_000  # bytes of published samples
 # What large samples go without, in this order, where no figure shows it: digits of the durations of blocks, but one;
@@ -409,7 +410,7 @@ def study_pages(texts: dict[Path, str]) -> dict[Path, str]:
         for page, text in texts.items():
             if f"<!-- {name} -->" in text:
                 texts[page] = between_marks(text, name, study_results(folder))
-    for name, content in (("grain", grain_text), ("large", large_text)):
+    for name, content in (("grain", grain_text), ("large", large_text), ("ladders", ladders_text)):
         for page, text in texts.items():
             if f"<!-- {name} -->" in text:
                 texts[page] = between_marks(text, name, content())
@@ -468,6 +469,28 @@ def large_text() -> str:
         Column("rounds, generations", lambda row: f"{row['rounds']}, {row['generations']}", True),
     )
     return "\n".join([*markdown_table(columns, rows), ""])
+
+
+def ladders_text() -> str:
+    """Return the table of what the switches of replay ladders bring, and of `taskiter` over the fastest of the others,
+    but for programs in another order: a row for each plan, a number for each session, bold where it is decided."""
+    plans: dict[str, dict[str, list[str]]] = {}
+    for sweep in sorted((load(path) for path in RESULTS.glob("*/order_ladder_*")), key=lambda s: s.run.created):
+        for plan_id, effects in effect_table(sweep).groupby("plan_id", sort=False):
+            own = plans.setdefault(f"`{sweep.records[plan_id]['network']}` {sweep.records[plan_id]['batch']}", {})
+            for row in effects.to_dict("records"):
+                text, decided = f"{row['ratio']:.3f}", row["verdict"].startswith((FASTER, SLOWER))
+                own.setdefault(row["effect"], []).append(f"**{text}**" if decided else text)
+            points = [point for point in sweep.points() if point.plan_id == plan_id]
+            points = [point for point in points if "priority" not in point.model.chosen]
+            taskiter = next(point for point in points if point.model == TASKITER)
+            ratio = sweep.times.ratio_to_fastest(taskiter, [p for p in points if p != taskiter])
+            own.setdefault(BEST, []).append(f"{ratio.value:.3f} {interval(ratio.low, ratio.high, 3, JUDGED_AT)}")
+    columns = (
+        Column("network, batch", lambda row: row["plan"]),
+        *(Column(name, lambda row, name=name: ", ".join(row[name])) for name in (*FACTORS, WHOLE, BEST)),
+    )
+    return "\n".join([*markdown_table(columns, [{"plan": plan, **own} for plan, own in plans.items()]), ""])
 
 
 def study_results(folder: Path) -> str:
