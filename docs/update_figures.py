@@ -67,6 +67,7 @@ POINTS = ROOT / "experiments" / "report" / "figures" / when.PUBLISHED.name
 WHEN_PAGE = ROOT / "docs" / "when_do_tasks_pay.md"
 NARROW = 0.10  # intervals of points of figure `when`, as part of the value, at most
 README, README_RESULTS = ROOT / "README.md", "demonstration"
+LADDERS = "order_ladder_"  # the names of results that share a table begin so
 TASK_MODELS = ("taskiter", "taskgraph", "tasks")  # of the README's table
 METG_RESULTS = RESULTS / "epyc_2_cores" / "metg"
 RUNTIMES_RESULTS = RESULTS / "xeon_2_cores" / "metg_runtimes"
@@ -475,7 +476,7 @@ def ladders_text() -> str:
     """Return the table of what the switches of replay ladders bring, and of `taskiter` over the fastest of the others,
     but for programs in another order: a row for each plan, a number for each session, bold where it is decided."""
     plans: dict[str, dict[str, list[str]]] = {}
-    for sweep in sorted((load(path) for path in RESULTS.glob("*/order_ladder_*")), key=lambda s: s.run.created):
+    for sweep in sorted((load(path) for path in RESULTS.glob(f"*/{LADDERS}*")), key=lambda s: s.run.created):
         for plan_id, effects in effect_table(sweep).groupby("plan_id", sort=False):
             own = plans.setdefault(f"`{sweep.records[plan_id]['network']}` {sweep.records[plan_id]['batch']}", {})
             for row in effects.to_dict("records"):
