@@ -17,7 +17,7 @@
 
 #ifndef FORKTASK_EMULATED
 /* Let the next kernel of the stream be set up meanwhile, and wait for the one before: both do something only where a launch
- * asks for it (gpu/programmatic.py). All kernels do so before all else, so that a kernel that ends has waited for the
+ * asks for it (gpu/device.py). All kernels do so before all else, so that a kernel that ends has waited for the
  * one before it, which had waited for its own: one that starts early still comes after all before it, and what is
  * launched without asking, an event or a copy, after it. */
 __device__ inline void follow_kernel()
