@@ -250,7 +250,7 @@ def test_what_cannot_be_measured_on_is_refused(tmp_path, fake, monkeypatch):
     from forktask.experiments.cluster.dask_engine import DaskEngine
 
     requested = configuration(1)
-    monkeypatch.setattr(dask_engine, "ANSWER_S", 2.0)
+    monkeypatch.setattr(dask_engine, "REPLY_S", 2.0)
     for address in ("tcp://127.0.0.1:1", "nonsense:::", "nonsense", "127.0.0.1:99999"):
         with pytest.raises(UsageError, match="must name a Dask scheduler that answers"):
             DaskEngine(address, requested, "forktask run x")
