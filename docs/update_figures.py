@@ -154,7 +154,8 @@ def publish(name: str, folder: Path, results: Path = RESULTS) -> Path:
     samples = (folder / SAMPLES).read_text()
     if host := environment.get("node", {}).get("host"):
         samples = samples.replace(f'"{host}"', '"host"')
-    # Of preloaded libraries their names: folders are this machine's own.
+    # Of preloaded libraries their names, and files of the project from its folder on: folders are this machine's own.
+    samples = samples.replace(f"{ROOT}/", "")
     samples = re.sub(r'"LD_PRELOAD": ?"[^"]*"', lambda found: re.sub(r'/[^":]*/', "", found[0]), samples)
     (target / SAMPLES).write_text(made_smaller(name, folder, samples))
     if (folder / "machine.toml").exists():
