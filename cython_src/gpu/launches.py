@@ -21,6 +21,7 @@ from ..kernels.interface import arguments
 from ..kernels.simd.instruction_sets import LANES
 from .blas import Products
 from .grids import (
+    MAX_TILES,
     NORM_CHANNELS,
     PRODUCT_STEP,
     PRODUCT_TILES,
@@ -36,6 +37,7 @@ from .grids import (
     per_strip,
     product,
     strided,
+    tiled,
 )
 from .token_launches import TOKEN_AFTER, TOKEN_BESIDE_PRODUCTS, TOKEN_LAUNCHES
 
@@ -69,6 +71,11 @@ MAX_GRID_ROWS = 65535  # blocks of one launch
 TAPS = 25
 CHANNELS_AT_ONCE = 16
 CONVOLUTION_TILES = (4, 2)  # output channels of a thread
+# CUDA blocks that a device has at a time, sixteen on each of 128 multiprocessors: more would load what belongs to
+# channels more often.
+RESIDENT = 2048
+PACKED_AT_ONCE = 72  # as in kernels/convolution/nhwc.cu
+FORWARD_EDGE, FORWARD_PIXELS = 8, 384  # as in kernels/depthwise/nhwc.cu
 # Taps whose gradients a thread adds up; the tile in shared memory. As in kernels/depthwise/nhwc.cu.
 DEPTHWISE_TAPS, DEPTHWISE_TILE_BYTES = 9, 4 * STRIP_CHANNELS * (16 + 2) * (32 + 2)
 FORMS_OF_A_PORT = ("if", "pad")  # of the kernel conv_forward alone, in nchw16_algorithms.cu
@@ -145,14 +152,18 @@ def _channel_end(bounds: np.ndarray, column: int, pitch: int) -> np.ndarray:
 
 
 def _per_channel(step: int = 1) -> Grid:
-    """A thread for `step` channels of each pixel that is written, bounds BOX."""
+    """A thread for `step` channels of some pixels that are written, bounds BOX, as `for_channels` of
+    kernels/maps/nhwc.cuh."""
 
-    def count(attributes: Mapping, bounds: np.ndarray) -> np.ndarray:
+    def launch(symbol: str, attributes: Mapping, bounds: np.ndarray) -> Launch:
         prefix = "out" if "out_pitch" in attributes else "in"
         channels = _channel_end(bounds, 5, attributes[f"{prefix}_pitch"]) - bounds[:, 4]
-        return extents(bounds, 0, 2) * attributes[f"{prefix}_width"] * channels / step
+        strips = np.ceil(channels / NORM_CHANNELS)
+        pixels = extents(bounds, 0, 2) * attributes[f"{prefix}_width"]
+        groups = np.ceil(pixels / (THREADS * step // np.minimum(NORM_CHANNELS, channels)))
+        return Launch(symbol, tiled(strips * np.minimum(groups, np.maximum(1, RESIDENT // strips))))
 
-    return per_item(count)
+    return launch
 
 
 _PER_PIXEL = _per_channel()
@@ -168,6 +179,24 @@ def _statistics(symbol: str, attributes: Mapping, bounds: np.ndarray) -> Launch:
         raise UsageError("a convolution with statistics must have no activation on a GPU; lower the plan anew")
     channels = per_strip(lambda a, b: _channel_end(b, 5, a["out_pitch"]) - b[:, 4], width=NORM_CHANNELS)
     return channels(symbol, attributes, bounds)
+
+
+def _depthwise_forward(symbol: str, attributes: Mapping, bounds: np.ndarray) -> Launch:
+    """A CUDA block for each tile and NORM_CHANNELS channels."""
+    kernel, stride, edge = attributes["kernel"], attributes["stride"], FORWARD_EDGE
+    while edge > 1 and ((edge - 1) * stride + kernel) ** 2 > FORWARD_PIXELS:
+        edge //= 2
+    pixels = ((edge - 1) * stride + kernel) ** 2
+    if pixels > FORWARD_PIXELS:
+        raise UsageError(
+            f"the window of a depthwise convolution must have a kernel of at most {math.isqrt(FORWARD_PIXELS)} on a "
+            f"GPU, got {kernel}; use the CPU"
+        )
+    strips = np.ceil((_channel_end(bounds, 5, attributes["out_pitch"]) - bounds[:, 4]) / NORM_CHANNELS)
+    images, rows = bounds[:, 1] - bounds[:, 0], bounds[:, 3] - bounds[:, 2]
+    tiles = images * np.ceil(rows / edge) * math.ceil(attributes["out_width"] / edge) * strips
+    form = f"{symbol}_3" if kernel == 3 else symbol
+    return Launch(form, tiled(tiles), 4 * NORM_CHANNELS * pixels)
 
 
 def _depthwise_norm_backward(symbol: str, attributes: Mapping, bounds: np.ndarray) -> Launch:
@@ -228,7 +257,10 @@ def _nhwc_weight_gradient(symbol: str, attributes: Mapping, bounds: np.ndarray) 
 def _nhwc_pack(symbol: str, attributes: Mapping, bounds: np.ndarray) -> Launch:
     shape = attributes["out_channels"], attributes["in_channels"] // attributes["groups"]
     _, depth = algorithms.panel_inputs(attributes["direction"], shape, attributes["groups"])
-    return Launch(symbol, strided(extents(bounds, 0) * attributes["kernel"] ** 2 * depth * LANES))
+    taps = attributes["kernel"] ** 2
+    inputs = max(1, PACKED_AT_ONCE // taps)
+    tiles = extents(bounds, 0) * math.ceil(depth / inputs)
+    return Launch(symbol, min(MAX_TILES, tiled(tiles)), 4 * (LANES + 1) * inputs * taps)
 
 
 def _sizes(attributes: Mapping, prefix: str, *names: str) -> int:
@@ -269,7 +301,8 @@ _LAUNCHES: dict[str, Grid] = {
     **dict.fromkeys(("nhwc_norm_finish", "nhwc_norm_backward_finish"), per_strip(lambda a, b: extents(b, 0) + LANES)),
     **{f"nhwc_norm_{what}": _PER_FOUR for what in ("apply", "backward_apply")},
     **{f"nhwc_{what}": _PER_FOUR for what in ("activation", "activation_backward", "add")},
-    **{f"nhwc_{what}": _PER_PIXEL for what in ("depthwise_forward", "depthwise_backward_data", "norm_depthwise")},
+    **dict.fromkeys(("nhwc_depthwise_forward", "nhwc_norm_depthwise"), _depthwise_forward),
+    "nhwc_depthwise_backward_data": _PER_PIXEL,
     **{f"nhwc_{what}": _PER_PIXEL for what in ("pool", "pool_backward")},
     **{f"nhwc_{what}": _PER_PIXEL for what in ("global_pool_backward", "flatten_backward")},
     "nhwc_dropout": per_item(lambda a, b: extents(b, 0, 2) * math.ceil(_sizes(a, "in", "width", "pitch") / 64) * 16),

@@ -5,12 +5,12 @@ import itertools
 import re
 from dataclasses import replace
 
-import kinds
 import numpy as np
 import pytest
 from cython_src.kernels.kernel_testing import EPSILON
 from cython_src.networks_for_tests import fill
-from gpu.fake_gpu import emulator
+from gpu.fake_gpu import emulator, traffic
+from gpu.nvrtc import compile_for
 
 from cython_src.kernels import kernel_testing, nhwc_testing
 from cython_src.kernels.convolution import test_nhwc
@@ -32,25 +32,6 @@ SMALL = convolutional_classifier("small", (2, 8, 32), (5, 4), 3)
 # --- compiled for GPUs
 
 
-def compile_for(library, file, target, products=""):
-    """(status, log, machine code or PTX) of a source file for a target such as sm_90."""
-    program, size = ctypes.c_void_p(), ctypes.c_size_t()
-    text = gpu_launches.source(file, products=products).encode()
-    library.nvrtcCreateProgram(ctypes.byref(program), text, file.encode(), 0, None, None)
-    say = ["--ptxas-options=-v"] if target.startswith("sm_") else []
-    options = [option.encode() for option in (*gpu_launches.COMPILE_OPTIONS, f"-arch={target}", *say)]
-    status = library.nvrtcCompileProgram(program, len(options), (ctypes.c_char_p * len(options))(*options))
-    library.nvrtcGetProgramLogSize(program, ctypes.byref(size))
-    log = ctypes.create_string_buffer(size.value)
-    library.nvrtcGetProgramLog(program, log)
-    kind = "CUBIN" if target.startswith("sm_") else "PTX"
-    getattr(library, f"nvrtcGet{kind}Size")(program, ctypes.byref(size))
-    code = ctypes.create_string_buffer(size.value)
-    getattr(library, f"nvrtcGet{kind}")(program, code)
-    library.nvrtcDestroyProgram(ctypes.byref(program))
-    return status, log.value.decode(), code.raw
-
-
 @pytest.mark.nvrtc
 @pytest.mark.parametrize(
     ("file", "target", "products"),
@@ -64,7 +45,7 @@ def test_sources_compile_without_warnings(file, target, products):
     that machine code keeps everything in registers, and few enough for three CUDA blocks on a multiprocessor, or two of
     attention."""
     kind = target.partition("_")[0]
-    status, log, code = compile_for(kinds.load_nvrtc(), file, target, products)
+    status, log, code = compile_for(file, target, products)
     assert status == 0, log
     spoken = log.strip("\0 \n")
     if kind == "sm":
@@ -84,7 +65,7 @@ def test_sources_compile_without_warnings(file, target, products):
 @pytest.mark.parametrize("target", ["compute_80", "compute_90"])
 def test_kernels_wait_before_they_touch_memory(target):
     """Check that from sm_90 on each kernel lets the next one start, and waits for the one before, first of all."""
-    _, log, code = compile_for(kinds.load_nvrtc(), "kernels/optimizer/optimizer.cu", target)
+    _, log, code = compile_for("kernels/optimizer/optimizer.cu", target)
     entries = code.decode().split(".entry ")[1:]
     assert len(entries) == 4, log
     for entry in entries:
@@ -134,6 +115,10 @@ def test_what_has_no_cuda_form_is_refused():
         gpu_launches.launches_of("nhwc_conv_forward", {"algorithm": 1}, bounds)
     with pytest.raises(UsageError, match="lanes of 'fc_forward' must divide 128"):
         gpu_launches.launches_of("fc_forward", {"lanes": 3}, bounds)
+    with pytest.raises(
+        UsageError, match="window of a depthwise convolution must have a kernel of at most 19 .*, got 20;"
+    ):
+        gpu_launches.launches_of("nhwc_depthwise_forward", {"kernel": 20, "stride": 1}, bounds)
     with pytest.raises(UsageError, match="kernel 'task_bench_1' has no CUDA form; use the CPU"):
         gpu_launches.launches_of("task_bench_1", {"kernel": 2}, bounds)
 
@@ -234,6 +219,38 @@ def test_convolutions_of_any_geometry(parts, monkeypatch):
     tiles = [""] if parts else [f"_{m}x{n}" for m, n in PRODUCT_TILES]
     products = "forward", "backward_data", "backward_weights"
     assert {f"nhwc_conv_{name}{tile}" for name in products for tile in tiles} <= launched
+
+
+@pytest.mark.cxx
+@pytest.mark.parametrize(("kernel", "stride"), [(3, 1), (3, 2), (5, 2), (7, 3), (19, 4)])
+def test_depthwise_convolutions_in_tiles(kernel, stride, monkeypatch):
+    """Check maps of several tiles, of eight rows or fewer, against the NumPy forms in float64."""
+    monkeypatch.setattr(nhwc_testing, "INSTRUCTION_SETS", ("cuda",))
+    window = {"kernel": kernel, "stride": stride, "padding": kernel // 2}
+    large = NhwcMap("large", 2, 70, 23, 19, 1)
+    small = replace(large, name="small", height=-(-23 // stride), width=-(-19 // stride))
+    check = test_depthwise.test_depthwise.hypothesis.inner_test
+    check((large, small, window, kernel == 5, np.random.default_rng(kernel)), True, False, 1)
+
+
+@pytest.mark.cxx
+def test_memory_and_products_of_a_launch_are_counted(monkeypatch):
+    """Check a product of 128 x 64 numbers: eight CUDA blocks read 64 rows of one factor and 16 of the other."""
+    device = traffic.CountingDevice()
+
+    def launch(symbol, args, tiles, rows, shared_bytes, *_):
+        device.launch((symbol, tiles, shared_bytes, args), rows, None)
+
+    monkeypatch.setattr(emulator, "launch", launch)
+    monkeypatch.setattr(traffic, "GROUPS", 2)  # all are alike
+    arrays = {}
+    for name, shape in {"input": (128, 32), "weight": (64, 32), "output": (128, 64)}.items():
+        numbers = (ctypes.c_float * (shape[0] * shape[1])).from_address(device.allocate(4 * shape[0] * shape[1]))
+        arrays[name] = np.frombuffer(numbers, np.float32).reshape(shape)
+    attributes = {"inputs": 32, "outputs": 64, "output_pitch": 64, "activation": 0}
+    bounds = {"r0": 0, "r1": 128, "c0": 0, "c1": 64}
+    emulator.emulated("linear_forward", products="own").reference(arrays, attributes, bounds, 0)
+    assert device.counted == [(4 * (8 * (64 + 16) * 32 + 128 * 64), 2 * 128 * 64 * 32, 8)]
 
 
 @pytest.mark.cxx

@@ -7,24 +7,38 @@
 #include "cython_src/kernels/convolution/nhwc.cuh"
 #include "cython_src/kernels/elementwise/activations.cuh"
 
-/* Bounds: panels. Operands: weights (O, I / groups, k, k), panels (taps, K, 16). */
+#define PACKED_AT_ONCE 72 /* taps and inputs of a panel that a CUDA block takes: eight inputs of a window of 3 x 3 */
+
+/* A CUDA block takes some inputs of a panel, all taps: threads read along the weights, and write along the panel.
+ * Bounds: panels. Operands: weights (O, I / groups, k, k), panels (taps, K, 16). */
 KERNEL(nhwc_conv_pack)
 {
+    constexpr int PITCH = LANES + 1; /* threads that read along the taps then write to different banks */
     const auto &b = block_bounds(a);
     const int ins = a.in_channels, taps = a.kernel * a.kernel, groups = a.groups;
     const bool data = a.direction == 1;
     const int written = data ? ins : a.out_channels, read = data ? a.out_channels : ins, part = ins / groups;
     const int depth = panel_depth(written, read, groups);
-    const unsigned size = taps * depth * LANES, total = (b.o1 - b.o0) * size;
-    for (unsigned i = thread_of_row(); i < total; i += threads_of_row()) {
-        const int panel = b.o0 + (int)(i / size), at = (int)(i % size), lane = at % LANES, tap = at / LANES / depth;
-        const int to = panel * LANES + lane;
-        const int from = panel_start(panel, depth, written, read, groups) + at / LANES % depth;
-        float value = 0;
-        if (to < written && from < read && to / (written / groups) == from / (read / groups))
-            value = data ? a.weight[((long long)from * part + to % part) * taps + taps - 1 - tap]
-                         : a.weight[((long long)to * part + from % part) * taps + tap];
-        a.packed[(long long)panel * size + at] = value;
+    const int inputs = max(1, PACKED_AT_ONCE / taps), pieces = divide_up(depth, inputs);
+    for (int piece = (int)blockIdx.x; piece < (b.o1 - b.o0) * pieces; piece += (int)gridDim.x) {
+        const int panel = b.o0 + piece / pieces, k0 = piece % pieces * inputs, count = min(inputs, depth - k0);
+        const int first = panel_start(panel, depth, written, read, groups) + k0;
+        __syncthreads();
+        for (int i = threadIdx.x; i < LANES * count * taps; i += THREADS) {
+            const int tap = i % taps, lane = data ? i / taps % LANES : i / taps / count;
+            const int k = data ? i / taps / LANES : i / taps % count, to = panel * LANES + lane, from = first + k;
+            float value = 0;
+            if (to < written && from < read && to / (written / groups) == from / (read / groups))
+                value = data ? a.weight[((long long)from * part + to % part) * taps + tap]
+                             : a.weight[((long long)to * part + from % part) * taps + tap];
+            shared[((data ? taps - 1 - tap : tap) * count + k) * PITCH + lane] = value;
+        }
+        __syncthreads();
+        for (int i = threadIdx.x; i < LANES * count * taps; i += THREADS) {
+            const int lane = i % LANES, row = i / LANES; /* of tap and input */
+            a.packed[(((long long)panel * taps + row / count) * depth + k0 + row % count) * LANES + lane] =
+                shared[row * PITCH + lane];
+        }
     }
 }
 

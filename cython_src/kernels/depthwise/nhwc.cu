@@ -9,46 +9,95 @@ struct Source {
     int activation;
 };
 
-/* What a tap of the window of the result's pixel (y, x) reads. */
-__device__ inline float read_source(const NhwcMap &m, const Source &s, const Window &w, int tap, int n, int y, int x,
-                                    int c)
+/* What it reads at place (y, x), which may lie outside of the map. */
+__device__ inline float read_source(const NhwcMap &m, const Source &s, int n, int y, int x, int c)
 {
-    y = y * w.stride - w.padding + tap / w.kernel;
-    x = x * w.stride - w.padding + tap % w.kernel;
     if (y < 0 || y >= m.height || x < 0 || x >= m.width)
         return 0;
     const float z = s.map[pixel(m, n, y, x) + c];
     return s.scale ? activate(s.scale[c] * z + s.shift[c], s.activation) : z;
 }
 
-/* A thread for each number of the result. Bounds: images, rows, channels. */
-template <typename Args>
+/* A number of a tile in shared memory. */
+struct At {
+    float value;
+    int y, x;
+};
+
+#define FORWARD_EDGE   8   /* rows and columns of a tile, or half as many until its inputs find room */
+#define FORWARD_PIXELS 384 /* of the input in shared memory, 48 KiB */
+
+/* A CUDA block takes a tile of the result and NORM_CHANNELS channels. Its input is computed once and lies in shared memory.
+ * KERNEL: of the window; 0: any. Bounds: images, rows, channels. */
+template <int KERNEL, typename Args>
 __device__ inline void depthwise_forward(const Args &a, const Source &source)
 {
     const auto &b = block_bounds(a);
-    const int end = channel_end(a.out_map, b.c1), taps = a.window.kernel * a.window.kernel;
-    clear_channel_halo(a.out_map, a.output, b.n0, b.n1, b.y0, b.y1, b.c0, end);
-    for_channels(a.out_map, b, b.c0, end, 1, [&](int n, int y, int x, int c) {
+    const NhwcMap in = a.in_map, out = a.out_map;
+    const int kernel = KERNEL ? KERNEL : a.window.kernel, stride = a.window.stride, taps = kernel * kernel;
+    int edge = FORWARD_EDGE;
+    const auto span = [&]() { return (edge - 1) * stride + kernel; };
+    while (span() * span() > FORWARD_PIXELS)
+        edge /= 2;
+    const int end = channel_end(out, b.c1), strips = divide_up(end - b.c0, NORM_CHANNELS);
+    const int down = divide_up(b.y1 - b.y0, edge), right = divide_up(out.width, edge);
+    const int tile = (int)blockIdx.x / strips, n = b.n0 + tile / right / down;
+    const int y0 = b.y0 + tile / right % down * edge, x0 = tile % right * edge;
+    const int lane = (int)threadIdx.x % NORM_CHANNELS, c = b.c0 + (int)blockIdx.x % strips * NORM_CHANNELS + lane;
+    clear_channel_halo(out, a.output, b.n0, b.n1, b.y0, b.y1, b.c0, end);
+    if (n >= b.n1) /* the whole CUDA block: no barrier is missed */
+        return;
+    NhwcMap staged = in;
+    staged.height = staged.width = span();
+    if (c < b.c1)
+        for_strip<NORM_CHANNELS>(
+            staged, 0, 1, 0, staged.height,
+            [&](int, int y, int x) {
+                const int top = y0 * stride - a.window.padding, left = x0 * stride - a.window.padding;
+                return At{read_source(in, source, n, top + y, left + x, c), y, x};
+            },
+            [&](const At &at) { shared[(at.y * staged.width + at.x) * NORM_CHANNELS + lane] = at.value; });
+    float weight[KERNEL ? KERNEL * KERNEL : 1];
+    for (int tap = 0; KERNEL && tap < taps; tap++)
+        weight[tap] = c < b.c1 ? a.weight[(long long)c * taps + tap] : 0;
+    const float bias = a.bias && c < b.c1 ? a.bias[c] : 0;
+    __syncthreads();
+    for (int p = (int)threadIdx.x / NORM_CHANNELS; p < edge * edge && c < end; p += THREADS / NORM_CHANNELS) {
+        const int y = p / edge, x = p % edge;
+        if (y0 + y >= b.y1 || x0 + x >= out.width)
+            continue;
+        const float *const from = shared + (y * staged.width + x) * stride * NORM_CHANNELS + lane;
         float sum = 0;
         if (c < b.c1) {
+#pragma unroll
             for (int tap = 0; tap < taps; tap++)
-                sum += a.weight[(long long)c * taps + tap] * read_source(a.in_map, source, a.window, tap, n, y, x, c);
-            sum = activate(sum + (a.bias ? a.bias[c] : 0), a.activation);
+                sum += (KERNEL ? weight[tap] : a.weight[(long long)c * taps + tap]) *
+                       from[(tap / kernel * staged.width + tap % kernel) * NORM_CHANNELS];
+            sum = activate(sum + bias, a.activation);
         }
-        a.output[pixel(a.out_map, n, y, x) + c] = sum;
-    });
+        a.output[pixel(out, n, y0 + y, x0 + x) + c] = sum;
+    }
 }
 
 KERNEL(nhwc_depthwise_forward)
 {
-    const Source source = {a.input, 0, 0, 0};
-    depthwise_forward(a, source);
+    depthwise_forward<0>(a, Source{a.input, 0, 0, 0});
 }
 
 KERNEL(nhwc_norm_depthwise)
 {
-    const Source source = {a.input, a.input_scale, a.input_shift, a.input_activation};
-    depthwise_forward(a, source);
+    depthwise_forward<0>(a, Source{a.input, a.input_scale, a.input_shift, a.input_activation});
+}
+
+/* Windows of 3 x 3. */
+KERNEL_OF(nhwc_depthwise_forward_3, nhwc_depthwise_forward)
+{
+    depthwise_forward<3>(a, Source{a.input, 0, 0, 0});
+}
+
+KERNEL_OF(nhwc_norm_depthwise_3, nhwc_norm_depthwise)
+{
+    depthwise_forward<3>(a, Source{a.input, a.input_scale, a.input_shift, a.input_activation});
 }
 
 /* Bounds: images, rows of the input's gradient, channels. */
@@ -78,7 +127,8 @@ KERNEL(nhwc_depthwise_backward_data)
 KERNEL(nhwc_depthwise_backward_weights)
 {
     const auto &b = block_bounds(a);
-    const int taps = a.window.kernel * a.window.kernel, tap = (int)blockIdx.x % (taps + 1);
+    const Window w = a.window;
+    const int taps = w.kernel * w.kernel, tap = (int)blockIdx.x % (taps + 1);
     const int c0 = b.c0 + (int)blockIdx.x / (taps + 1) * STRIP_CHANNELS, c = c0 + (int)threadIdx.x % STRIP_CHANNELS;
     if (c0 >= b.c1 || (tap == taps && !a.bias_output))
         return;
@@ -89,7 +139,9 @@ KERNEL(nhwc_depthwise_backward_weights)
             a.gradient_map, b.n0, b.n1, b.y0, b.y1,
             [&](int n, int y, int x) {
                 const float g = a.gradient[pixel(a.gradient_map, n, y, x) + c];
-                return tap == taps ? g : g * read_source(a.in_map, source, a.window, tap, n, y, x, c);
+                const int down = y * w.stride - w.padding + tap / w.kernel;
+                const int right = x * w.stride - w.padding + tap % w.kernel;
+                return tap == taps ? g : g * read_source(a.in_map, source, n, down, right, c);
             },
             [&](float product) { sum += product; });
     sum = sum_strips(shared, sum);
@@ -113,10 +165,6 @@ KERNEL(nhwc_depthwise_backward_weights)
 template <int KERNEL, int STRIDE, typename Args>
 __device__ inline void depthwise_norm_backward(const Args &a)
 {
-    struct At {
-        float value;
-        int y, x;
-    };
     constexpr int COLUMNS = TILE_COLUMNS + KERNEL - 1, RESULTS = TAPS_AT_ONCE + 2, PITCH = THREADS + STRIP_CHANNELS;
     const auto &b = block_bounds(a);
     const NhwcMap large = a.in_map, small = a.out_map, target = with_halo(large, a.output_halo);

@@ -58,16 +58,21 @@ __device__ inline void clear_channel_halo(const NhwcMap &m, float *p, int n0, in
     }
 }
 
-/* Call body(n, y, x, c) for every `step` channels from c on of the interior of a block, [n0, n1) x [y0, y1) x [c0, end);
- * all threads of the grid row divide them, neighbours in channels. */
+/* Call body(n, y, x, c) for every `step` channels from c on of the interior of a block, [n0, n1) x [y0, y1) x [c0, end).
+ * The CUDA blocks of the grid row divide strips of NORM_CHANNELS channels and pixels; a thread keeps its channels, so that
+ * what belongs to them is loaded once, and its neighbours have the next ones. */
 template <typename Bounds, typename Body>
 __device__ inline void for_channels(const NhwcMap &m, const Bounds &b, int c0, int end, int step, Body body)
 {
-    const unsigned count = (end - c0) / step, rows = b.y1 - b.y0, width = m.width;
-    const unsigned total = (b.n1 - b.n0) * rows * width * count;
-    for (unsigned i = thread_of_row(); i < total; i += threads_of_row()) {
-        const unsigned at = i / count, row = at / width;
-        body(b.n0 + (int)(row / rows), b.y0 + (int)(row % rows), (int)(at % width), c0 + (int)(i % count) * step);
+    const int strips = divide_up(end - c0, NORM_CHANNELS), groups = max(1, (int)gridDim.x / strips);
+    const unsigned wide = min(NORM_CHANNELS, end - c0) / step, together = THREADS / wide;
+    const unsigned rows = b.y1 - b.y0, width = m.width;
+    const unsigned pixels = threadIdx.x < together * wide ? (b.n1 - b.n0) * rows * width : 0;
+    for (int unit = (int)blockIdx.x; unit < strips * groups; unit += (int)gridDim.x) {
+        const int c = c0 + unit % strips * NORM_CHANNELS + (int)(threadIdx.x % wide) * step;
+        unsigned at = c < end ? unit / strips * together + threadIdx.x / wide : pixels;
+        for (; at < pixels; at += groups * together)
+            body(b.n0 + (int)(at / width / rows), b.y0 + (int)(at / width % rows), (int)(at % width), c);
     }
 }
 

@@ -7,15 +7,15 @@
 KERNEL(nhwc_pool)
 {
     const bool maximum = a.index != 0;
+    const Window w = a.window;
     const auto &b = block_bounds(a);
     const int end = channel_end(a.out_map, b.c1);
     clear_channel_halo(a.out_map, a.output, b.n0, b.n1, b.y0, b.y1, b.c0, end);
     for_channels(a.out_map, b, b.c0, end, 1, [&](int n, int y, int x, int c) {
         float value = 0;
         int which = -1;
-        for (int tap = 0; tap < a.window.kernel * a.window.kernel; tap++) {
-            const int yy = y * a.window.stride - a.window.padding + tap / a.window.kernel,
-                      xx = x * a.window.stride - a.window.padding + tap % a.window.kernel;
+        for (int tap = 0; tap < w.kernel * w.kernel; tap++) {
+            const int yy = y * w.stride - w.padding + tap / w.kernel, xx = x * w.stride - w.padding + tap % w.kernel;
             if (yy < 0 || yy >= a.in_map.height || xx < 0 || xx >= a.in_map.width)
                 continue;
             const float v = a.input[pixel(a.in_map, n, yy, xx) + c];
@@ -26,8 +26,7 @@ KERNEL(nhwc_pool)
                 which = tap;
             }
         }
-        a.output[pixel(a.out_map, n, y, x) + c] =
-            maximum ? value : value * (1.0f / (a.window.kernel * a.window.kernel));
+        a.output[pixel(a.out_map, n, y, x) + c] = maximum ? value : value * (1.0f / (w.kernel * w.kernel));
         if (maximum)
             a.index[(((long long)n * a.out_map.height + y) * a.out_map.width + x) * a.out_map.pitch + c] =
                 (unsigned char)which;

@@ -149,9 +149,13 @@ static void barrier(int line)
 }
 #define __syncthreads() barrier(__LINE__)
 
+extern "C" unsigned long long copied_numbers; /* to shared memory, ahead of time */
+unsigned long long copied_numbers;
+
 template <int COUNT>
 static inline void start_copy(float *to, const float *from, long long at)
 {
+    copied_numbers += COUNT;
     misaligned |= ((uintptr_t)to | (at < 0 ? 0 : (uintptr_t)(from + at))) % (COUNT * sizeof(float)) != 0;
     memset((void *)to, 0xff, COUNT * sizeof(float));
     started[current - fibers].push_back({to, at < 0 ? nullptr : from + at, COUNT});
@@ -296,33 +300,39 @@ static void make_fibers()
     }
 }
 
-/* Launch a kernel: tiles x rows CUDA blocks of 128 threads. */
-extern "C" int emulate(void (*kernel)(const void *), const void *args, unsigned tiles, unsigned rows,
-                       unsigned shared_bytes, unsigned long long seed)
+static int begin_launch(void (*kernel)(const void *), const void *args, unsigned tiles, unsigned rows,
+                        unsigned shared_bytes, unsigned long long seed)
 {
     random_state = seed * 2862933555777941757ull + 3037000493ull;
     run_thread = kernel;
     run_args = args;
     gridDim = {tiles, rows, 1};
-    const unsigned total = tiles * rows;
-    if (shared_bytes > sizeof(shared))
-        return SHARED_OVERFLOW;
     if (!fibers)
         make_fibers();
-    int status = EMULATION_OK;
-    const unsigned start = draw(total);
+    return shared_bytes > sizeof(shared) ? SHARED_OVERFLOW : EMULATION_OK;
+}
+
+static int run_block_number(unsigned block, unsigned shared_bytes)
+{
+    blockIdx = {block % gridDim.x, block / gridDim.x, 0};
+    memset(shared, 0xff, shared_bytes);
+    memset((char *)shared + shared_bytes, 0x55, sizeof(shared) - shared_bytes);
+    const int status = run_cuda_block();
+    const char *rest = (const char *)shared + shared_bytes, *end = (const char *)shared + sizeof(shared);
+    if (misaligned)
+        return MISALIGNED;
+    return rest < end && (*rest != 0x55 || memcmp(rest, rest + 1, end - rest - 1)) ? SHARED_OVERFLOW : status;
+}
+
+/* Launch a kernel: tiles x rows CUDA blocks of 128 threads. */
+extern "C" int emulate(void (*kernel)(const void *), const void *args, unsigned tiles, unsigned rows,
+                       unsigned shared_bytes, unsigned long long seed)
+{
+    int status = begin_launch(kernel, args, tiles, rows, shared_bytes, seed);
+    const unsigned total = tiles * rows, start = draw(total);
     for (unsigned i = 0; i < total && status == EMULATION_OK; i++) {
         const unsigned number = (start + i) % total; /* another first block, and half of the time backwards */
-        const unsigned block = seed % 2 ? total - 1 - number : number;
-        blockIdx = {block % tiles, block / tiles, 0};
-        memset(shared, 0xff, shared_bytes);
-        memset((char *)shared + shared_bytes, 0x55, sizeof(shared) - shared_bytes);
-        status = run_cuda_block();
-        const char *rest = (const char *)shared + shared_bytes, *end = (const char *)shared + sizeof(shared);
-        if (rest < end && (*rest != 0x55 || memcmp(rest, rest + 1, end - rest - 1)))
-            status = SHARED_OVERFLOW;
-        if (misaligned)
-            status = MISALIGNED;
+        status = run_block_number(seed % 2 ? total - 1 - number : number, shared_bytes);
     }
     misaligned = false;
     if (status != EMULATION_OK) { /* some wait at a barrier for ever */
