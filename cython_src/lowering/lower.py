@@ -152,7 +152,9 @@ def _with_step(
 
 
 def check_alone(name: Any, options: PlanOptions) -> None:
-    """Raise `UsageError` for options of a plan that is no network."""
+    """Raise `UsageError` for options of a plan that is no network, but for threads that others are cut for."""
+    if options.cut.is_auto:
+        options = options.with_changes(granularity="auto")
     if options != PlanOptions(batch=1):
         others = describe(options, leave_out=("batch",))
         raise UsageError(

@@ -114,9 +114,9 @@ class PlanOptions(Record, frozen=True):
     granularity: Annotated[
         str,
         about(
-            "auto: by cost, into enough blocks for eight threads; threads=N: for N of them; device: a loop is one "
-            "block (auto where only streams of a GPU run it); or the size of a block, some of "
-            "images=N,channels=N,rows=N,heads=N"
+            "auto: by cost, into enough blocks for eight threads, or for the most of a sweep; threads=N: for N of "
+            "them; device: a loop is one block (auto where only streams of a GPU run it); or the size of a block, "
+            "some of images=N,channels=N,rows=N,heads=N"
         ),
     ] = "auto"
     weight_gradients: Annotated[

@@ -15,6 +15,7 @@ from ...cython_src.binding.execution_model import ExecutionModel
 from ...cython_src.errors import UsageError, check_choice, did_you_mean, refusals
 from ...cython_src.gpu import device as gpu_device
 from ...cython_src.gpu.launches import FORMS_OF_A_PORT
+from ...cython_src.lowering.options import Granularity
 from ...cython_src.plan.barriers import BARRIERS
 from ...cython_src.records import Record, about, fields_of
 from ...forkjoin import models as forkjoin
@@ -492,12 +493,13 @@ def convolution_for(spec: ModelSpec | str, conv: str) -> str:
 
 def options_for(spec: ModelSpec | str, conv: str, granularity: str) -> dict[str, str]:
     """Return the options that `lower` gets where they suit the device: see `convolution_for`, which holds for all
-    convolutions of a GPU; where only streams of it run a plan, granularity "auto" is "device". Raises `UsageError`:
+    convolutions of a GPU; where only streams of it run a plan, a granularity by cost is "device". Raises `UsageError`:
     what `convolution_for` refuses."""
     spec = runnable(spec)
     whole = spec.binds_on_gpu and not spec.model.mixes_devices
     conv = convolution_for(spec, conv)
-    suited = {"conv": conv, "granularity": "device" if whole and granularity == "auto" else granularity}
+    by_cost = Granularity.parse(granularity).is_auto
+    suited = {"conv": conv, "granularity": "device" if whole and by_cost else granularity}
     return {**suited, "algorithms": ""} if spec.binds_on_gpu else suited
 
 

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 from ...cython_src.errors import UsageError
-from ...cython_src.lowering.options import AUTO_THREADS
 from ..machine.info import describe_machine
 from ..machine.topology import available_cpus, core_counts, read_topology
 from ..metg.graphs import requested_graphs
@@ -139,11 +138,12 @@ def fitting(stage: Stage, budget_s: float, left_s: float, out: Path) -> Configur
     choices = [(models, counts), (near, counts), (near, counts[-1:]), (default, counts[-1:])]
     if stage.name == "gpu":
         choices = [(["serial", *DEFAULT_GPU_MODELS], (1,))]
-    elif counts[-1] > AUTO_THREADS:
+    else:
         axes["granularity"] = (f"threads={counts[-1]}",)
     if (out / SAMPLES).exists():
         before = read_results(out).run.config
         choices = [(before["models"], before["threads"])]
+        axes["granularity"] = (*before["granularity"],)
     measure = Measure(budget_s=budget_s, target_s=0.1, warmup_s=0.2, profile_repeats=1, **stage.measure)
     rows = {}  # of the plans, which are the same in all choices
     for models, threads in choices:

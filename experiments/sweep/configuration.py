@@ -368,7 +368,7 @@ class Configuration:
                 kinds = dict.fromkeys(f"{spec.name}s" for spec in sorted(specs))
                 object.__setattr__(self, "title", f"Comparison of {' and '.join(kinds)}")
             object.__setattr__(self, "measure", self.measure.with_changes(profile=False))
-            object.__setattr__(self, "grid", replace(self.grid, network=networks, batch=(1,)))
+            object.__setattr__(self, "grid", replace(self.grid, network=networks, batch=(1,), granularity=("auto",)))
         elif self.measure.rtol or not self.measure.compare_results:
             raise UsageError(
                 "rtol and compare_results are of functions, and execution models must leave the same bits; leave them "
@@ -564,6 +564,9 @@ def parse_configuration(values: Mapping[str, Any], where: str = "the configurati
     check_title(title, where)
     measure = measure_given(values.get("measure", {}), f"table [measure] of {where}")
     axes = Grid(**{name: _axis(AXES[name], value, where) for name, value in grid.items()})
+    # All points have the same blocks, enough for the most threads.
+    cut = (f"threads={max(axes.threads)}" if text == "auto" else text for text in axes.granularity)
+    axes = replace(axes, granularity=tuple(dict.fromkeys(cut)))
     for granularity in axes.granularity:
         check_images(granularity, max(axes.batch))
     if not isinstance(grid.get("threads", "cores"), str):

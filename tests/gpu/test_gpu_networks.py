@@ -194,6 +194,7 @@ def test_a_step_on_a_gpu_is_few_launches(name, batch, launches, products):
     assert number <= launches and len(by_library) == products
     for text in ("gpu_both", "serial"):
         assert options_for(text, "auto", "auto")["granularity"] == "auto"
+    assert options_for(model, "auto", "threads=2")["granularity"] == "device"
     assert options_for(model, "auto", "images=1")["granularity"] == "images=1"
 
 

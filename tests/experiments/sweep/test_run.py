@@ -491,7 +491,8 @@ def test_hogs_run_and_end():
 
 
 def test_lists_expand_to_a_grid():
-    """Check the product, that one-thread models take part once, and that equal models are not measured twice."""
+    """Check the product, that one-thread models take part once, that equal models are not measured twice, and that all
+    plans are cut for the same number of threads."""
     configuration = parse_configuration(
         {"grid": {"batch": [8, 16], "models": ["serial", "forkjoin", "forkjoin:region=loop"], "threads": [1, 2]}}
     )
@@ -503,6 +504,7 @@ def test_lists_expand_to_a_grid():
     )
     assert len({p.config_id for p in configuration.points()}) == 6
     assert len({p.plan_id for p in configuration.points()}) == 2
+    assert {p.plan["granularity"] for p in configuration.points()} == {"threads=2"}  # the most of the sweep
 
 
 @pytest.mark.parametrize(
