@@ -243,7 +243,8 @@ def _nhwc_weight_gradient(symbol: str, attributes: Mapping, bounds: np.ndarray) 
     inputs = np.full(len(bounds), inputs) if groups > 1 else bounds[:, 5] - bounds[:, 4]
 
     def tiles_of(tile: tuple[int, int]) -> np.ndarray | None:
-        if outs <= 8 * tile[0] and tile[0] > PRODUCT_TILES[-1][0]:  # half of it would be empty
+        empty = outs <= 8 * tile[0] or (taps * inputs).max() <= 4 * tile[1]  # half of it would be
+        if empty and tile is not PRODUCT_TILES[-1]:
             return None
         rows = np.ceil((bounds[:, 3] - bounds[:, 2]) / (16 * tile[0]))
         if groups > 1:
