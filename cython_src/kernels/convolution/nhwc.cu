@@ -8,7 +8,7 @@
 #include "cython_src/kernels/elementwise/activations.cuh"
 
 /* Bounds: panels. Operands: weights (O, I / groups, k, k), panels (taps, K, 16). */
-KERNEL(nhwc_conv_pack)
+KERNEL_MANY(nhwc_conv_pack)
 {
     const auto &b = block_bounds(a);
     const int ins = a.in_channels, taps = a.kernel * a.kernel, groups = a.groups;
@@ -16,7 +16,7 @@ KERNEL(nhwc_conv_pack)
     const int written = data ? ins : a.out_channels, read = data ? a.out_channels : ins, part = ins / groups;
     const int depth = panel_depth(written, read, groups);
     const unsigned size = taps * depth * LANES, total = (b.o1 - b.o0) * size;
-    for (unsigned i = thread_of_row(); i < total; i += threads_of_row()) {
+    for (unsigned i = thread_of_row(a); i < total; i += threads_of_row(a)) {
         const int panel = b.o0 + (int)(i / size), at = (int)(i % size), lane = at % LANES, tap = at / LANES / depth;
         const int to = panel * LANES + lane;
         const int from = panel_start(panel, depth, written, read, groups) + at / LANES % depth;
