@@ -17,8 +17,8 @@ class GpuStreamExecutor(GpuExecutor):
 
     def _run_on(self, bound, first_replay, num_replays):
         for replay in range(first_replay, first_replay + num_replays):
-            for loop in range(bound.num_loops):
-                bound.launch(loop, self._stream, replay, early=self.launches_early)
+            for loops in bound.groups:
+                bound.launch(loops, self._stream, replay, early=self.launches_early)
                 if self.waits_after_loop:
                     bound.device.synchronize(self._stream)
 

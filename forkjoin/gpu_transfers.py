@@ -30,6 +30,7 @@ class GpuHostLoadExecutor(GpuExecutor):
         plan, device = bound.plan, bound.device
         self._loads = [k for k, loop in enumerate(plan.loops) if loop.phase == "load"]
         self._rest = [k for k in range(bound.num_loops) if k not in self._loads]
+        self._groups = [loops for loops in bound.groups if loops[0] not in self._loads]
         if not self._loads:
             raise UsageError(f"model {self.model!r} needs a plan with a load phase; {plan.name!r} has none")
         if bound.managed and self.prefetch:
@@ -69,8 +70,8 @@ class GpuHostLoadExecutor(GpuExecutor):
                 bound.copy(name, DEVICE, self._copy_stream, self._slots[slot][name])
             device.record(self._copied[slot], self._copy_stream)
             device.wait(self._stream, self._copied[slot])
-            for loop in self._rest:
-                bound.launch(loop, self._stream, replay, addresses=self._slots[slot])
+            for loops in self._groups:
+                bound.launch(loops, self._stream, replay, addresses=self._slots[slot])
             device.record(self._computed[slot], self._stream)
             if self.prefetch:
                 device.synchronize(self._copy_stream)  # the host's copy is about to be written again

@@ -149,7 +149,7 @@ class _Run:
         elif copied:
             self.executor._host.wait(self.uses.users(task.pieces, writers_only=True))
         bound.acquire(task.uses, DEVICE, stream)
-        bound.launch(task.loop, stream, replay, first_block=task.first, num_blocks=task.count)
+        bound.launch((task.loop,), stream, replay, first_block=task.first, num_blocks=task.count)
         self.in_flight |= copied
 
     def _submit(self, task: Task, replay: int) -> None:

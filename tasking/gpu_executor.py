@@ -6,7 +6,7 @@ import gc
 
 from ..cython_src.gpu.executor import GpuExecutor
 from ..cython_src.typed_text import format_bytes
-from .gpu_streams import launch_graph, map_to_streams
+from .gpu_streams import map_to_streams
 from .models import GPU_TASKGRAPH, GPU_TASKITER, GPU_TASKS
 
 
@@ -14,8 +14,7 @@ class _StreamExecutor(GpuExecutor):
     """Base of the GPU's task models: launches on several streams, see `gpu_streams`."""
 
     def _record(self, bound):
-        self.graph = launch_graph(bound.plan)
-        self.program = map_to_streams(self.graph, self.options.streams)
+        self.program = map_to_streams(bound.graph, self.options.streams)
         self._streams = self._streams_for(bound, self.program.num_streams)
 
     def _events(self):
@@ -34,9 +33,9 @@ class _StreamExecutor(GpuExecutor):
                     bound.wait(stream, former[node])
             for node in step.waits:
                 bound.wait(stream, events[node])
-            launch = self.graph.launches[step.node]
-            if launch is not None:
-                bound.launch(launch, stream, replay, captured=captured, early=self.launches_early)
+            loops = bound.graph.launches[step.node]
+            if loops:
+                bound.launch(loops, stream, replay, captured=captured, early=self.launches_early)
             if step.node in self.program.recorded:
                 device.record(events[step.node], stream)
 
@@ -74,7 +73,7 @@ class GpuTaskGraphExecutor(_StreamExecutor):
     @property
     def unroll(self) -> int:
         """Replays in a captured graph; what is left of a run is launched one by one."""
-        return 1
+        return getattr(self.options, "unroll", 1)
 
     def _record(self, bound):
         super()._record(bound)
@@ -106,7 +105,7 @@ class GpuTaskGraphExecutor(_StreamExecutor):
             del events
             return graph
         except MemoryError as error:
-            launches = replays * sum(launch is not None for launch in self.graph.launches)
+            launches = replays * len(self.bound.groups)
             smaller = "unroll=1, a smaller batch" if replays > 1 else "a smaller batch"
             raise MemoryError(
                 f"a captured graph of {launches} launches needs more memory of the GPU ({device.name}) than the "
@@ -148,8 +147,3 @@ class GpuTaskIterExecutor(GpuTaskGraphExecutor):
     """
 
     about = GPU_TASKITER
-
-    @property
-    def unroll(self) -> int:
-        """Replays in a captured graph."""
-        return int(self.options.unroll)

@@ -1,6 +1,6 @@
 """Which stream runs which launch, and the events between streams: a task graph mapped to CUDA's two means of ordering.
 
-Nodes are launches, of a loop each, and the graph's joins, which launch nothing. Nodes are given to streams in an order
+Nodes are launches, and the graph's joins, which launch nothing. Nodes are given to streams in an order
 that respects the graph; what a stream runs one after the other needs no event. For everything else vector clocks
 decide: a node waits for another's event only if nothing it already waits for implies that.
 """
@@ -13,18 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ..cython_src.plan.dependences import record_graph
-from ..cython_src.plan.model import Plan
-
-
-@dataclass(frozen=True)
-class LaunchGraph:
-    """Launches and their dependences."""
-
-    launches: list[int | None]  # number of the loop; none: a join
-    # `before`, `before_next`: for each node its predecessors in the same replay, and those in the replay before
-    before: list[list[int]]
-    before_next: list[list[int]]
+from ..cython_src.gpu.launch_graph import LaunchGraph
 
 
 @dataclass(frozen=True)
@@ -45,30 +34,6 @@ class StreamProgram:
     steps: list[Step]  # in the order in which they are given to the device
     recorded: frozenset[int]  # nodes after which an event is recorded, because someone waits for it
 
-    @property
-    def num_waits(self) -> int:
-        return sum(len(step.waits) + len(step.waits_next) for step in self.steps)
-
-
-def launch_graph(plan: Plan) -> LaunchGraph:
-    """The closed task graph of a plan over its loops."""
-    graph = record_graph(plan.accesses, closed=True)
-    source, target, token = graph.edges()
-    launches: list[int | None] = [*range(len(plan.loops))]
-    node_of = plan.task_loop.tolist()
-    for _ in range(graph.num_tasks, graph.num_nodes):
-        node_of.append(len(launches))
-        launches.append(None)
-    same = [set() for _ in launches]
-    former = [set() for _ in launches]
-    for u, v, t in zip(source.tolist(), target.tolist(), token.tolist(), strict=True):
-        a, b = node_of[u], node_of[v]
-        if t:
-            former[b].add(a)
-        elif a != b:
-            same[b].add(a)
-    return LaunchGraph(launches, [sorted(s) for s in same], [sorted(s) for s in former])
-
 
 def _issue_order(graph: LaunchGraph) -> list[int]:
     """A topological order of the edges within a replay: plan order for launches, joins as soon as they can be."""
@@ -78,7 +43,7 @@ def _issue_order(graph: LaunchGraph) -> list[int]:
         for other in before:
             after[other].append(node)
     # Joins come first: they cost nothing and free what waits for them.
-    key = [(launch is not None, number) for number, launch in enumerate(graph.launches)]
+    key = [(bool(loops), number) for number, loops in enumerate(graph.launches)]
     heap = [(key[node], node) for node in range(len(count)) if count[node] == 0]
     heapq.heapify(heap)
     order = []

@@ -1,7 +1,7 @@
 """Binding a plan to a GPU: device memory beside the host's, and a launch record for each block loop.
 
 The same plan, from the same builder, with the same buffers and blocks as on the CPU; a launch runs a range of a loop's
-blocks. Host arrays are those of the CPU's binding, so that loops may also run there (`GpuBoundPlan.host`).
+blocks, or several loops. Host arrays are those of the CPU's binding: loops may also run there (`GpuBoundPlan.host`).
 """
 
 from __future__ import annotations
@@ -25,7 +25,9 @@ from ..typed_text import format_bytes
 from .blas import WORKSPACE_BYTES, Product, Products, products_of
 from .coherence import DEVICE, HOST, Coherence
 from .device import Device, borrow_streams, default_gpu
-from .launches import ARGS_DTYPE, ARITHMETIC, MAX_GRID_ROWS, MAX_INTEGERS, MAX_OPERANDS, Launch, launches_of
+from .grids import MAX_TILES
+from .launch_graph import launch_graph
+from .launches import ARGS_DTYPE, ARITHMETIC, MAX_GRID_ROWS, MAX_INTEGERS, MAX_OPERANDS, TOGETHER, Launch, launches_of
 from .options import PRODUCTS
 
 NO_FAILURE = 2**64 - 1
@@ -148,6 +150,9 @@ class GpuBoundPlan(Shown):
     arrays : CoherentArrays
     host : BoundPlan
         The same plan on the CPU, on the same host arrays.
+    graph : LaunchGraph
+    groups : list of tuple of int
+        The loops of each launch, in an order that a stream may keep.
     uses : list of list of (str, bool, bool)
         For each loop: memory (a buffer, or an arena that several share), whether old content is needed, whether it is
         written.
@@ -202,6 +207,11 @@ class GpuBoundPlan(Shown):
             )
             for loop in plan.loops
         ]
+        functions = [getattr(launches[0], "symbol", None) for launches in self.launches]
+        self.graph = launch_graph(plan, [name if name in TOGETHER else None for name in functions])
+        self.groups = [loops for loops in self.graph.launches if loops]
+        self._bounds = {(k,): np.ascontiguousarray(loop.bounds, np.int32) for k, loop in enumerate(plan.loops)}
+        self._joint = {loops: self._join(loops) for loops in self.groups if len(loops) > 1}
         self._scratch_bytes = [
             plan.loops[k].num_blocks
             * max((how.scratch_bytes for how in launches if isinstance(how, Launch)), default=0)
@@ -243,8 +253,9 @@ class GpuBoundPlan(Shown):
         self.uses = [self._uses(number) for number in range(self.num_loops)]
         (self.copy_stream,) = borrow_streams(self.device, self, 1)
         self._allocate()
-        self._records = [self._record(k, loop, own) for k, loop in enumerate(plan.loops)]
-        self._calls: dict[tuple, tuple[np.ndarray, list]] = {}  # by loop and addresses that are not the usual ones
+        self._records = {(k,): self._record(k, loop, own) for k, loop in enumerate(plan.loops)}
+        self._records |= {loops: self._joint_record(loops) for loops in self._joint}
+        self._calls: dict[tuple, tuple[np.ndarray, list]] = {}  # by loops and addresses that are not the usual ones
         self._merged: dict[tuple, tuple[list, dict[Coherence, int]]] = {}  # see `acquire_all`
         self._after_kernel: set = set()  # streams whose last work is a kernel
 
@@ -257,14 +268,13 @@ class GpuBoundPlan(Shown):
         """Compile and load what is launched, and run each form of a product once on each of these streams: the library
         then chooses and loads its kernels, which must not happen while a graph is captured."""
         self._after_kernel.clear()  # others had the streams meanwhile
-        for launches in self.launches:
-            for how in launches:
+        forms: dict[Product, tuple[Product, np.ndarray]] = {}
+        for loops, record in self._records.items():
+            for how in self.launches_for(loops):
                 if isinstance(how, Launch):
                     self.device.prepare(how.symbol)
-        forms: dict[Product, tuple[Product, np.ndarray]] = {}
-        for launches, record in zip(self.launches, self._records, strict=True):
-            for product in (p for how in launches if isinstance(how, Products) for p in how.blocks):
-                forms.setdefault(product.form, (product, record["operand"]))
+                else:
+                    forms |= {p.form: (p, record["operand"]) for p in how.blocks if p.form not in forms}
         streams = [*streams]
         if not streams or not forms:
             return
@@ -284,8 +294,9 @@ class GpuBoundPlan(Shown):
         needed, free = device_bytes(self.plan, self.storage), self.device.free_bytes()
         products = any(isinstance(how, Products) for launches in self.launches for how in launches)
         workspace = WORKSPACE_BYTES if products and not self.device.num_workspaces else 0
-        scratch = sum(aligned(size) for size in self._scratch_bytes if size)
-        needed += workspace + scratch
+        tables = [self._bounds[loops].nbytes for loops in self._joint]
+        more = workspace + sum(aligned(size) for size in (*self._scratch_bytes, *tables) if size)
+        needed += more
         if self.storage.managed and needed > free // 2:
             raise MemoryError(
                 f"the plan needs {format_bytes(needed)} of managed memory, of which it may take half of the "
@@ -293,8 +304,7 @@ class GpuBoundPlan(Shown):
                 f"move pages back; use a smaller batch, or memory=pinned"
             )
         if needed > free:
-            rest = free - workspace - scratch
-            remedy = advice(rest) if advice else "use a smaller batch, or end what else uses the GPU"
+            remedy = advice(free - more) if advice else "use a smaller batch, or end what else uses the GPU"
             raise MemoryError(
                 f"the plan needs {format_bytes(needed)} of the memory of the GPU ({self.device.name}), free are "
                 f"{format_bytes(free)}; {remedy}"
@@ -302,8 +312,7 @@ class GpuBoundPlan(Shown):
 
     def _allocate(self) -> None:
         plan, device = self.plan, self.device
-        bounds = [np.ascontiguousarray(loop.bounds, dtype=np.int32) for loop in plan.loops]
-        sizes: dict = {("bounds", k): array.nbytes for k, array in enumerate(bounds)}
+        sizes: dict = {loops: array.nbytes for loops, array in self._bounds.items()}
         sizes |= {"failure": 8, "counter": 8}
         sizes |= {("scratch", k): size for k, size in enumerate(self._scratch_bytes) if size}
         address: dict = {}
@@ -327,11 +336,11 @@ class GpuBoundPlan(Shown):
         device.fill(self._memory, total, 0, self.copy_stream)
         address |= {key: self._memory + offset for key, offset in offsets.items()}
         self.address = {name: address[self._owner[name]] for name in plan.buffers}
-        self._scratch_address = [address.get(("scratch", k), 0) for k in range(len(bounds))]
-        self._bounds_address = [address["bounds", k] for k in range(len(bounds))]
+        self._scratch_address = [address.get(("scratch", k), 0) for k in range(self.num_loops)]
+        self._bounds_address = {loops: address[loops] for loops in self._bounds}
         self.failure_address, self.counter_address = address["failure"], address["counter"]
-        for k, array in enumerate(bounds):
-            device.copy_to_device(self._bounds_address[k], array, self.copy_stream)
+        for loops, array in self._bounds.items():
+            device.copy_to_device(address[loops], array, self.copy_stream)
         device.copy_to_device(self.failure_address, np.array([NO_FAILURE], np.uint64), self.copy_stream)
         device.synchronize(self.copy_stream)
 
@@ -437,7 +446,7 @@ class GpuBoundPlan(Shown):
                 raise UsageError(f"attribute {name!r} of loop {loop.name!r} must fit 32 bits on a GPU; use the CPU")
         record["integers"][: len(spec.integers)] = [attributes[name] for name in spec.integers]
         record["reals"][: len(spec.reals)] = [loop.attributes[name] for name in spec.reals]
-        record["bounds"] = self._bounds_address[number]
+        record["bounds"] = self._bounds_address[number,]
         record["bounds_width"] = loop.bounds.shape[1]
         record["failure"] = self.failure_address
         record["scratch"] = self._scratch_address[number]
@@ -445,6 +454,34 @@ class GpuBoundPlan(Shown):
         record["first_task"] = loop.first_task
         record["iteration_stride"], record["iteration_offset"] = self.plan.iteration_stride, loop.iteration_offset
         return record
+
+    def _join(self, loops: tuple[int, ...]) -> Launch:
+        """Plan a launch of several loops and note its bounds: places of its CUDA blocks, as `one_of_loops` in
+        block_kernel.cuh reads them, and room for the loops' arguments. Where there would be many more than MAX_TILES
+        CUDA blocks, each takes the numbers of several."""
+        how, words = self.launches[loops[0]][0], ARGS_DTYPE.itemsize // 4
+        blocks = np.array([self.plan.loops[loop].num_blocks for loop in loops])
+        tiles = np.array([self.launches[loop][0].tiles for loop in loops])
+        tiles = -(-tiles // -(-(blocks @ tiles) // MAX_TILES))
+        rank = np.repeat(np.arange(len(loops)), blocks * tiles)  # of each CUDA block's loop
+        number, width = np.arange(len(rank)) - np.searchsorted(rank, rank), tiles[rank]
+        places = np.stack([4 * len(rank) + words * rank, number // width, number % width, width], 1)
+        self._bounds[loops] = np.append(places, np.zeros(words * len(loops))).astype(np.int32)
+        shared_bytes = max(self.launches[loop][0].shared_bytes for loop in loops)
+        return replace(how, symbol=f"{how.symbol}_many", tiles=len(rank), shared_bytes=shared_bytes)
+
+    def _joint_record(self, loops: tuple[int, ...]) -> np.ndarray:
+        """Give the device the arguments of loops that are launched together; return those of the launch."""
+        record, own = np.zeros((), ARGS_DTYPE), np.stack([self._records[loop,] for loop in loops])
+        record["bounds"], record["bounds_width"] = self._bounds_address[loops], 4
+        behind = self._bounds_address[loops] + self._bounds[loops].nbytes - own.nbytes
+        self.device.copy_to_device(behind, own, self.copy_stream)
+        self.device.synchronize(self.copy_stream)
+        return record
+
+    def launches_for(self, loops: tuple[int, ...]) -> tuple[Launch | Products, ...]:
+        """Return how a loop, or one of `groups`, is launched."""
+        return (self._joint[loops],) if loops in self._joint else self.launches[loops[0]]
 
     def view(self, name: str) -> np.ndarray:
         """Array that users know as `name`; see `storage.view_of`."""
@@ -456,7 +493,7 @@ class GpuBoundPlan(Shown):
 
     def launch(
         self,
-        loop: int,
+        loops: tuple[int, ...],
         stream,
         replay: int,
         *,
@@ -466,7 +503,7 @@ class GpuBoundPlan(Shown):
         addresses: Mapping[str, int] | None = None,
         early: bool = False,
     ) -> None:
-        """Run blocks of a loop on a stream.
+        """Run blocks of a loop on a stream, or one of `groups`.
 
         Parameters
         ----------
@@ -480,9 +517,10 @@ class GpuBoundPlan(Shown):
             Launch kernels before a kernel is done that is the last work of the stream; what else a stream waits for, a
             product, a copy or an event, is waited for as ever.
         """
-        record, calls = self._calls_of(loop, addresses)
+        record, calls = self._calls_of(loops, addresses)
         record["replay"], record["counter"] = replay, self.counter_address if captured else 0
-        stop = self.plan.loops[loop].num_blocks if num_blocks is None else first_block + num_blocks
+        rows = 1 if loops in self._joint else self.plan.loops[loops[0]].num_blocks
+        stop = rows if num_blocks is None else first_block + num_blocks
         while first_block < stop:
             rows = min(stop - first_block, MAX_GRID_ROWS)
             record["first_block"] = first_block
@@ -501,15 +539,15 @@ class GpuBoundPlan(Shown):
         self.device.wait(stream, event)
         self._after_kernel.discard(stream)
 
-    def _calls_of(self, loop: int, addresses: Mapping[str, int] | None) -> tuple[np.ndarray, list]:
-        """Return a loop's arguments, and its launches as the device takes them, made once; of products a list, one for
-        each block."""
-        key = loop, *(addresses.items() if addresses else ())
+    def _calls_of(self, loops: tuple[int, ...], addresses: Mapping[str, int] | None) -> tuple[np.ndarray, list]:
+        """Return the arguments of loops, and their launches as the device takes them, made once; of products a list,
+        one for each block."""
+        key = loops, *(addresses.items() if addresses else ())
         if key not in self._calls:
-            record, calls = self._records[loop], []
+            record, calls = self._records[loops], []
             if addresses:
                 record = self._with_addresses(record, addresses)
-            for how in self.launches[loop]:
+            for how in self.launches_for(loops):
                 if isinstance(how, Launch):
                     calls.append(self.device.prepared_launch(how.symbol, how.tiles, how.shared_bytes, record))
                     continue

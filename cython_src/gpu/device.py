@@ -26,15 +26,8 @@ from .blas import Blas, Product
 # Lanes for float32 multiply-adds of a multiprocessor, by compute capability (CUDA C++ Programming Guide, "Throughput of
 # Native Arithmetic Instructions").
 LANES_OF_MULTIPROCESSOR = {
-    (7, 0): 64,
-    (7, 5): 64,
-    (8, 0): 64,
-    (8, 6): 128,
-    (8, 7): 128,
-    (8, 9): 128,
-    (9, 0): 128,
-    (10, 0): 128,
-    (12, 0): 128,
+    **dict.fromkeys(((7, 0), (7, 5), (8, 0)), 64),
+    **dict.fromkeys(((8, 6), (8, 7), (8, 9), (9, 0), (10, 0), (12, 0)), 128),
 }
 
 OUT_OF_MEMORY = 2  # cudaErrorMemoryAllocation

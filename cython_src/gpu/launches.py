@@ -62,6 +62,8 @@ ARGS_DTYPE = np.dtype(
         ("iteration_stride", "<i4"),
         ("iteration_offset", "<i4"),
         ("parts", "<i4"),
+        ("tile", "<i4"),
+        ("tiles", "<i4"),
         ("operand", "<u8", MAX_OPERANDS),
         ("reals", "<f8", MAX_REALS),
         ("integers", "<i4", MAX_INTEGERS),
@@ -316,6 +318,9 @@ _LAUNCHES: dict[str, Grid] = {
     **TOKEN_LAUNCHES,
 }
 
+# Functions that can run several loops in a launch, as <name>_many; none uses a plan's input.
+TOGETHER = ("optimizer_sgd", "optimizer_adam", "gradient_sum", "nhwc_conv_pack", "nhwc_norm_evaluate")
+
 # What a kernel that has an optional operand launches after itself where the operand is given, in this order.
 _AFTER: dict[tuple[str, str], tuple[str, Grid]] = {
     ("nhwc_conv_forward", "residual"): ("nhwc_conv_residual", _PER_PIXEL),
@@ -419,5 +424,6 @@ def _texts() -> dict[str, str]:
 @cache
 def file_of(symbol: str) -> str:
     """The source file of a CUDA function; forms by the size of a tile (`<name>_<size>`) are instances of a macro."""
-    heads = f"KERNEL({symbol})", f"KERNEL_OF({symbol},", f"KERNEL_OF({symbol.rpartition('_')[0]}_##"
+    many = f"KERNEL_MANY({symbol.removesuffix('_many')})"
+    heads = f"KERNEL({symbol})", f"KERNEL_OF({symbol},", many, f"KERNEL_OF({symbol.rpartition('_')[0]}_##"
     return next(file for head in heads for file, text in _texts().items() if head in text)

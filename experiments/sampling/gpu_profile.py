@@ -30,16 +30,7 @@ WAITING = ("synchronize", "copy_to_host", "copy_to_device")
 
 
 class CallTimes:
-    """Wrapper of a device that records how long each call blocks the host.
-
-    Parameters
-    ----------
-    device : Device
-
-    Attributes
-    ----------
-    times_s : dict of str to list of float
-    """
+    """Wrapper of a device that records how long each call blocks the host: `times_s`, by name of the call."""
 
     def __init__(self, device):
         self._device = device
@@ -75,9 +66,9 @@ def _row(name: str, times_s: Sequence[float], passes: int, total_s: float) -> di
 
 
 class _IssuedAhead(GpuStreamExecutor):
-    """A single stream that begins with a pass when all of it has been issued, with an event before and after each loop.
+    """A single stream that begins with a pass when all of it has been issued, with two events for each launch.
 
-    `events`: loop, event before, event after, of each loop that was launched.
+    `events`: loops, event before, event after, of each launch.
     """
 
     clock = staticmethod(time.perf_counter)
@@ -85,27 +76,27 @@ class _IssuedAhead(GpuStreamExecutor):
 
     def __init__(self):
         super().__init__()
-        self.events: list[tuple[int, Any, Any]] = []
+        self.events: list[tuple[tuple[int, ...], Any, Any]] = []
 
     def _run_on(self, bound, first_replay, num_replays):
         for replay in range(first_replay, first_replay + num_replays):
             bound.spin(self._stream, round(AHEAD * 1e9 * self.issue_s))
             start = self.clock()
-            for loop in range(bound.num_loops):
+            for loops in bound.groups:
                 before, after = (bound.device.event(timing=True) for _ in range(2))
                 bound.device.record(before, self._stream)
-                bound.launch(loop, self._stream, replay)
+                bound.launch(loops, self._stream, replay)
                 bound.device.record(after, self._stream)
-                self.events.append((loop, before, after))
+                self.events.append((loops, before, after))
             self.issue_s = self.clock() - start
 
 
-def kernel_times(bound, target_s: float) -> tuple[dict[str, list[float]], int, float]:
+def kernel_times(bound, target_s: float) -> tuple[dict[tuple[int, ...], list[float]], int, float]:
     """Time every launch on a single stream.
 
     Returns
     -------
-    times_s : dict of loop name to list of float
+    times_s : dict of loops to list of float
     passes : int
     step_time_s : float
         Time of a step with these events and the waits for the host.
@@ -114,12 +105,12 @@ def kernel_times(bound, target_s: float) -> tuple[dict[str, list[float]], int, f
         executor.prepare(bound)
         stepper = Stepper(executor, bound.iteration_stride)
         pass_s = min(stepper.run(1) for _ in range(EVENT_LOG_WARMUP))
-        passes = int(min(max(target_s / pass_s, 3), MAX_PROFILE_EVENTS // bound.num_loops, 200))
+        passes = int(min(max(target_s / pass_s, 3), MAX_PROFILE_EVENTS // len(bound.groups), 200))
         executor.events.clear()
         wall = stepper.run(passes)
-        times: dict[str, list[float]] = {}
-        for loop, before, after in executor.events:
-            times.setdefault(bound.plan.loops[loop].name, []).append(bound.device.elapsed_s(before, after))
+        times: dict[tuple[int, ...], list[float]] = {}
+        for loops, before, after in executor.events:
+            times.setdefault(loops, []).append(bound.device.elapsed_s(before, after))
     return times, passes, wall / (passes * bound.iteration_stride)
 
 
@@ -144,7 +135,7 @@ def measure_gpu_profile(job: Mapping[str, Any], bound=None) -> dict[str, Any]:
     Returns
     -------
     dict
-        kernels, calls: tables of a step (`_row`); busy_s: kernels of a step; loop_time_s: {loop: seconds of a step};
+        kernels, calls: tables of a step (`_row`); busy_s: kernels of a step; loop_time_s: {launch: seconds of a step};
         copies: {"to_host", "to_device": [number, bytes] of a step}; step_time_s: without profiling;
         profiled_step_s: {"kernels", "calls"}: with; runtime_cost_s: a step of empty kernels, None for a model that
         moves data.
@@ -172,11 +163,14 @@ def measure_gpu_profile(job: Mapping[str, Any], bound=None) -> dict[str, Any]:
             f"to_{place}": [(now - then) / passes for now, then in zip(count, before[place], strict=True)]
             for place, count in bound.copies.items()
         }
-    names = {loop.name: f"{loop.name} ({loop.kernel})" for loop in bound.plan.loops}
+    loops = bound.plan.loops
+    names = {k: loops[k[0]].name + (f" and {len(k) - 1} more" if len(k) > 1 else "") for k in times}
     return {
-        "kernels": [_row(names[name], values, kernel_passes, total_s) for name, values in times.items()],
+        "kernels": [
+            _row(f"{names[k]} ({loops[k[0]].kernel})", values, kernel_passes, total_s) for k, values in times.items()
+        ],
         "busy_s": total_s / (kernel_passes * stride),
-        "loop_time_s": {name: sum(values) / kernel_passes for name, values in times.items()},
+        "loop_time_s": {names[k]: sum(values) / kernel_passes for k, values in times.items()},
         "calls": [_row(name, values, passes, wall) for name, values in calls.items()],
         "copies": copies,
         "runtime_cost_s": None if spec.model.moves_data else measure_runtime_cost(job, bound.plan),
@@ -218,7 +212,7 @@ def format_profile(row: Mapping[str, Any]) -> str:
         number, size = row["copies"][place]
         lines.append(f"copies {text}: {number:.1f} a step, {size / 1e3:.1f} kB")
     if row["runtime_cost_s"] is not None:
-        lines.append(f"the same launches with empty kernels: {row['runtime_cost_s'] * 1e6:.1f} µs per step")
+        lines.append(f"a launch of an empty kernel for each loop: {row['runtime_cost_s'] * 1e6:.1f} µs per step")
     lines.append("once: " + ", ".join(f"{name} {s:.2f} s" for name, s in row["gpu"]["costs_s"].items()))
     for what, seconds in row["profiled_step_s"].items():
         lines.append(

@@ -57,7 +57,7 @@ def test_sources_compile_without_warnings(file, target, products):
         spoken = re.sub(r"^ptxas( info +:|  +\.) .*$", "", spoken, flags=re.M).strip()
     assert not spoken, log
     text = (gpu_launches.SOURCE_FOLDER / file).read_text()
-    for name in map(str.encode, re.findall(r"^KERNEL(?:_OF)?\((\w+)", text, re.M)):
+    for name in map(str.encode, re.findall(r"^KERNEL(?:_OF|_MANY)?\((\w+)", text, re.M)):
         assert b".text." + name + b"\0" in code if kind == "sm" else b".entry " + name + b"(" in code
 
 
@@ -67,7 +67,7 @@ def test_kernels_wait_before_they_touch_memory(target):
     """Check that from sm_90 on each kernel lets the next one start, and waits for the one before, first of all."""
     _, log, code = compile_for("kernels/optimizer/optimizer.cu", target)
     entries = code.decode().split(".entry ")[1:]
-    assert len(entries) == 4, log
+    assert len(entries) == 7, log
     for entry in entries:
         found = re.findall(r"griddepcontrol\.\w+|(?:ld|st|atom|red)\.(?:global|volatile|shared)", entry)
         begins = ["griddepcontrol.launch_dependents", "griddepcontrol.wait"] if target == "compute_90" else []

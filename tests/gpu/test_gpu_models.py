@@ -1,14 +1,17 @@
 """GPU models on the fake device: right results in every order that streams allow, and every dependence enforced."""
 
 import gc
+from functools import partial
 
 import numpy as np
 import pytest
+from gpu.fake_gpu import emulator
 from gpu.fake_gpu.device import CaptureError, FakeDevice
 
 from forktask.cython_src.binding.bind import BlockFailure, bind
 from forktask.cython_src.binding.checks import run_serial
 from forktask.cython_src.errors import UsageError
+from forktask.cython_src.gpu import bind as gpu_bind
 from forktask.cython_src.gpu import blas as gpu_blas
 from forktask.cython_src.gpu import launches as gpu_launches
 from forktask.cython_src.gpu.bind import GpuBoundPlan, device_bytes, device_storage, freed_with
@@ -20,6 +23,7 @@ from forktask.cython_src.networks.parts import convolutional_classifier
 from forktask.cython_src.plan.model import READ
 from forktask.forkjoin.gpu_executor import GpuForkJoinExecutor, GpuStreamExecutor
 from forktask.forkjoin.gpu_transfers import GpuHostLoadExecutor
+from forktask.tasking.gpu_both import GpuBothExecutor
 from forktask.tasking.gpu_executor import GpuTaskGraphExecutor, GpuTaskIterExecutor, GpuTasksExecutor
 
 pytestmark = pytest.mark.cxx
@@ -45,16 +49,17 @@ def small_plan(**options):
     return lower(SMALL, batch=4, num_images=12, num_batches=3, num_iterations_logged=8, num_learning_rates=5, **options)
 
 
-def residual_plan():
+def residual_plan(**options):
     sizes = {"batch": 2, "num_images": 12, "num_batches": 6, "num_iterations_logged": 8, "num_learning_rates": 5}
-    return lower(RESIDUAL, **sizes, granularity="images=1", conv="direct")
+    return lower(RESIDUAL, **sizes, granularity="images=1", conv="direct", **options)
 
 
 def fill(bound):
     initialise(bound, 1)
     rng = np.random.default_rng(2)
     images, labels = rng.standard_normal(bound.arrays["dataset.images"].shape), rng.integers(0, 3, 12)
-    bound.load(images, labels, order=rng.permutation(12), learning_rate=[0.1, 0.05, 0.02, 0.01, 0.005])
+    rates = [0.1, 0.05, 0.02, 0.01, 0.005] if "learning_rates" in bound.arrays else None
+    bound.load(images, labels, order=rng.permutation(12), learning_rate=rates)
 
 
 def persistent(bound):
@@ -111,6 +116,38 @@ def test_other_plans_agree_too(options):
     """Check chained gradients, shared memory and unfused loops under a model that overlaps iterations."""
     same = persistent(run(small_plan(**options), "stream"))
     assert_same_bits(persistent(run(small_plan(**options), "taskiter, four streams", 3)), same)
+
+
+@pytest.mark.parametrize("model", ["stream", "taskiter, four streams", "both"])
+@pytest.mark.parametrize(
+    ("plan", "options", "saved"),
+    [
+        (small_plan, {"memory": "shared"}, 2),
+        (small_plan, {"optimizer": "adamw", "clip_norm": 0.1, "granularity": "device"}, 10),
+        (residual_plan, {}, 29),
+        (residual_plan, {"phase": "evaluate"}, 10),
+    ],
+)
+def test_loops_launched_together_leave_the_same_bits(plan, options, saved, model, monkeypatch):
+    """Check updates, sums and packings of parameters of unequal sizes against a launch for each on one stream: with as
+    many CUDA blocks as those have, and with few; and how many launches that saves."""
+    monkeypatch.setitem(MODELS, "both", (GpuBothExecutor, {"host": 0}))
+    together = run(plan(**options), model, 1, 3)
+    monkeypatch.setattr(gpu_bind, "MAX_TILES", 3)
+    few = run(plan(**options), model, 1, 3)
+    monkeypatch.setattr(gpu_bind, "TOGETHER", ())
+    alone = run(plan(**options), "stream", 1, 3)
+    assert len(alone.groups) - len(together.groups) == len(alone.groups) - len(few.groups) == saved
+    assert_same_bits(persistent(together), persistent(alone))
+    assert_same_bits(persistent(few), persistent(alone))
+
+
+def test_a_failure_in_a_joint_launch_names_its_task(monkeypatch):
+    """Check that a block that fails in the third of the loops of a launch is named."""
+    defect = "velocity[e] = g =", "if (a.first_task == 23) fail(a, 5); velocity[e] = g ="
+    monkeypatch.setattr(emulator, "launch", partial(emulator.launch, defect=defect))
+    with pytest.raises(BlockFailure, match=r"conv1.update\[0\] failed in iteration 0 with status 5"):
+        run(small_plan(), "taskiter")
 
 
 @pytest.mark.parametrize("products", ["tf32", "3xtf32"])
@@ -174,14 +211,16 @@ def test_host_load_overlaps_only_with_prefetch():
 def launches_in_order(bound):
     """(operation, loop, first block, blocks, replay) of every launch of a plan's loop, in the order of the log; a loop
     may have several."""
-    loops = {address: k for k, address in enumerate(bound._bounds_address)}
+    groups = {address: loops for loops, address in bound._bounds_address.items()}
     seen = {}
     for operation in bound.device.log:
         if operation.label[0] == "launch" and operation.label[1] != "advance_counter":
             args, rows, _ = operation.label[2:]
-            key = loops[int(args["bounds"])], int(args["first_block"])
-            seen[key, operation.label[1]] = replay = seen.get((key, operation.label[1]), -1) + 1
-            yield operation, *key, rows, replay
+            loops, block = groups[int(args["bounds"])], int(args["first_block"])
+            key = loops, block, operation.label[1]
+            seen[key] = replay = seen.get(key, -1) + 1
+            for loop in loops:
+                yield operation, loop, block, rows if len(loops) == 1 else bound.plan.loops[loop].num_blocks, replay
 
 
 def assert_conflicts_are_ordered(bound, iterations):
@@ -287,7 +326,7 @@ def test_captured_graphs_are_captured_once():
     executor = GpuTaskIterExecutor(unroll=2)
     executor.prepare(bound)
     launches = device.counts["launch"]
-    per_step = sum(isinstance(how, Launch) for launches_of_loop in bound.launches for how in launches_of_loop)
+    per_step = sum(isinstance(how, Launch) for loops in bound.groups for how in bound.launches_for(loops))
     assert launches == 3 * per_step + 2  # two graphs, each with its counter
     executor.run(1)
     executor.run(4, 1)

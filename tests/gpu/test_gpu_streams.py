@@ -2,10 +2,12 @@
 
 from hypothesis import given
 from hypothesis import strategies as st
+from tasking.random_plans import random_plan
 
+from forktask.cython_src.gpu.launch_graph import LaunchGraph, launch_graph
 from forktask.cython_src.lowering.lower import lower
 from forktask.cython_src.networks.parts import convolutional_classifier
-from forktask.tasking.gpu_streams import LaunchGraph, launch_graph, map_to_streams
+from forktask.tasking.gpu_streams import map_to_streams
 
 SMALL = convolutional_classifier("small", (2, 8, 32), (5, 4), 3)
 
@@ -17,7 +19,7 @@ def graphs(draw):
     nodes = range(size)
     before = [sorted(draw(st.sets(st.integers(0, k - 1), max_size=3))) if k else [] for k in nodes]
     before_next = [sorted(draw(st.sets(st.sampled_from(nodes), max_size=2)) | {k}) for k in nodes]
-    return LaunchGraph([*nodes], before, before_next)
+    return LaunchGraph([(node,) for node in nodes], before, before_next)
 
 
 def enforced(program, replays, without=None):
@@ -64,13 +66,32 @@ def test_dependences_hold_in_every_replay(graph, max_streams):
             assert missing(graph, enforced(program, 4, (step.node, other, True)), 4)
 
 
+@given(st.integers(0, 10**6), st.data())
+def test_loops_launched_together_wait_for_none_of_them(seed, data):
+    """Check that loops of a launch are of one function, and all that they wait for, directly or not, comes before."""
+    plan = random_plan(seed, num_loops=12)
+    functions = data.draw(st.lists(st.sampled_from((None, "a", "b")), min_size=12, max_size=12))
+    single, graph = launch_graph(plan, [None] * 12), launch_graph(plan, functions)
+    place = {loop: k for k, loops in enumerate(graph.launches) for loop in loops}
+
+    def check(node, launch):
+        for other in single.before[node]:
+            assert place.get(other, -1) < launch
+            check(other, launch)
+
+    for loop in range(12):
+        check(loop, place[loop])
+    for loops in graph.launches:
+        assert len(loops) < 2 or {functions[loop] for loop in loops} in ({"a"}, {"b"})
+
+
 def test_a_network_needs_few_events():
     """Check that a training step uses several streams and fewer waits than it has edges."""
     plan = lower(SMALL, batch=8, layout="nchw", granularity="images=2")
-    graph = launch_graph(plan)
+    graph = launch_graph(plan, [None] * len(plan.loops))
     program = map_to_streams(graph, 8)
     assert 1 < program.num_streams <= 8
     edges = sum(len(before) for before in graph.before) + sum(len(before) for before in graph.before_next)
-    assert program.num_waits < edges / 2
+    assert sum(len(step.waits + step.waits_next) for step in program.steps) < edges / 2
     assert missing(graph, enforced(program, 3), 3) is None
-    assert map_to_streams(graph, 1).num_waits == 0
+    assert not any(step.waits + step.waits_next for step in map_to_streams(graph, 1).steps)

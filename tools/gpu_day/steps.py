@@ -83,9 +83,11 @@ def kernels(batch, seconds, *networks):
         bound = build({"model": spec, "threads": 1, "cpus": None, "plan": plan, "seed": 1}, spec)
         times, passes, _ = kernel_times(bound, float(seconds))
         rows = {}
-        for loop, given in zip(bound.plan.loops, bound.launches, strict=True):
+        for loops in bound.groups:
+            given, run = bound.launches_for(loops), [bound.plan.loops[loop] for loop in loops]
             symbols = " + ".join(getattr(how, "symbol", "cuBLAS") for how in given)
-            own = len(given), 1e6 * sum(times[loop.name]) / passes, 1e-9 * loop.bytes, 1e-9 * loop.flops
+            size, flops = 1e-9 * sum(loop.bytes for loop in run), 1e-9 * sum(loop.flops for loop in run)
+            own = len(given), 1e6 * sum(times[loops]) / passes, size, flops
             rows[symbols] = np.add(rows.get(symbols, (0, 0, 0, 0)), own)
         for symbols, (count, us, size, flops) in sorted(rows.items(), key=lambda row: -row[1][1]):
             print(f"{network},{symbols},{count:.0f},{us:.1f},{size:.4f},{flops:.3f}")

@@ -11,7 +11,7 @@
 
 /* A CUDA block takes some inputs of a panel, all taps: threads read along the weights, and write along the panel.
  * Bounds: panels. Operands: weights (O, I / groups, k, k), panels (taps, K, 16). */
-KERNEL(nhwc_conv_pack)
+KERNEL_MANY(nhwc_conv_pack)
 {
     constexpr int PITCH = LANES + 1; /* threads that read along the taps then write to different banks */
     const auto &b = block_bounds(a);
@@ -20,7 +20,7 @@ KERNEL(nhwc_conv_pack)
     const int written = data ? ins : a.out_channels, read = data ? a.out_channels : ins, part = ins / groups;
     const int depth = panel_depth(written, read, groups);
     const int inputs = max(1, PACKED_AT_ONCE / taps), pieces = divide_up(depth, inputs);
-    for (int piece = (int)blockIdx.x; piece < (b.o1 - b.o0) * pieces; piece += (int)gridDim.x) {
+    for (int piece = tile_of_row(a); piece < (b.o1 - b.o0) * pieces; piece += tiles_of_row(a)) {
         const int panel = b.o0 + piece / pieces, k0 = piece % pieces * inputs, count = min(inputs, depth - k0);
         const int first = panel_start(panel, depth, written, read, groups) + k0;
         __syncthreads();

@@ -103,6 +103,7 @@ KERNEL_OF(fc_bias_gradient, fc_backward_weights)
     const auto &b = block_bounds(a);
     for (int o = thread_of_row(); o < outputs; o += threads_of_row()) {
         float sum = 0;
+#pragma unroll 16 /* loads under way together */
         for (int g = b.g0; g < b.g1; g++)
             sum += a.gradient[(long long)g * outputs + o];
         put(a.output + ((long long)b.partial * outputs + o + 1) * (a.features + 1) - 1, sum, a.accumulate);

@@ -28,14 +28,12 @@ __device__ inline void follow_kernel()
 #endif
 }
 
-#define KERNEL_OF(name, spec)                                                                         \
-    static __device__ __forceinline__ void name##_body(const spec##_args &a);                         \
+#define ENTRY(name, spec, body)                                                                       \
     extern "C" __global__ void __launch_bounds__(THREADS) name(const __grid_constant__ spec##_args a) \
     {                                                                                                 \
         follow_kernel();                                                                              \
-        name##_body(a);                                                                               \
-    }                                                                                                 \
-    static __device__ __forceinline__ void name##_body(const spec##_args &a)
+        body;                                                                                         \
+    }
 
 extern __shared__ __align__(16) float shared[]; /* of the CUDA block; undefined on entry */
 
@@ -47,8 +45,16 @@ __device__ inline long long now_ns()
 }
 #endif
 
-/* A kernel with arguments of its own, or with those of another. */
+/* A kernel with arguments of its own, or with those of another; one that also runs several loops, as <name>_many. */
 #define KERNEL(name) KERNEL_OF(name, name)
+#define KERNEL_OF(name, spec)                                                 \
+    static __device__ __forceinline__ void name##_body(const spec##_args &a); \
+    ENTRY(name, spec, name##_body(a))                                         \
+    static __device__ __forceinline__ void name##_body(const spec##_args &a)
+#define KERNEL_MANY(name)                                                     \
+    static __device__ __forceinline__ void name##_body(const name##_args &a); \
+    ENTRY(name##_many, loops, name##_body(one_of_loops<name##_args>(a)))      \
+    KERNEL(name)
 
 /* What all kernels get, laid out as the beginning of gpu/launches.py::ARGS_DTYPE. Behind it a kernel finds operands, reals and
  * integers by their names in its spec: in_map for in_channels, in_height, ... */
@@ -59,6 +65,7 @@ struct GpuArgs {
     float *scratch;              /* of the loop: sums of which CUDA blocks have parts, see Tile::join() */
     long long replay;
     int bounds_width, first_block, first_task, iteration_stride, iteration_offset, parts;
+    int tile, tiles; /* of one of several loops: which CUDA block of its block, of how many; else zeros */
 };
 
 #include "cython_src/kernels/interface/arguments.cuh" /* written by gpu/launches.py from the specs */
@@ -68,7 +75,30 @@ __device__ inline int divide_up(int a, int b)
     return (a + b - 1) / b;
 }
 
-/* Number of the thread within its grid row, and threads of a grid row. */
+/* In a launch of several loops the arguments of this CUDA block's. Bounds: of each CUDA block where these arguments begin,
+ * block of the loop, tile, tiles. All threads must come. */
+typedef GpuArgs loops_args;
+template <typename Args>
+__device__ inline const Args &one_of_loops(const loops_args &all)
+{
+    __shared__ Args a;
+    const int *own = all.bounds + blockIdx.x * all.bounds_width;
+    for (int i = threadIdx.x; i < (int)(sizeof(Args) / sizeof(int)); i += THREADS)
+        ((int *)&a)[i] = all.bounds[own[0] + i];
+    __syncthreads();
+    if (threadIdx.x == 0) {
+        a.replay = all.replay;
+        a.counter = all.counter;
+        a.first_block = own[1];
+        a.tile = own[2];
+        a.tiles = own[3];
+    }
+    __syncthreads();
+    return a;
+}
+
+/* Number of the thread within its grid row, and threads of a grid row; these and of CUDA blocks by the arguments where a
+ * launch may have several loops. */
 __device__ inline int thread_of_row()
 {
     return blockIdx.x * THREADS + threadIdx.x;
@@ -77,6 +107,26 @@ __device__ inline int thread_of_row()
 __device__ inline int threads_of_row()
 {
     return gridDim.x * THREADS;
+}
+
+__device__ inline int tile_of_row(const GpuArgs &a)
+{
+    return a.tiles ? a.tile : (int)blockIdx.x;
+}
+
+__device__ inline int tiles_of_row(const GpuArgs &a)
+{
+    return a.tiles ? a.tiles : (int)gridDim.x;
+}
+
+__device__ inline int thread_of_row(const GpuArgs &a)
+{
+    return tile_of_row(a) * THREADS + threadIdx.x;
+}
+
+__device__ inline int threads_of_row(const GpuArgs &a)
+{
+    return tiles_of_row(a) * THREADS;
 }
 
 /* The bounds of a kernel's block, by their names in its spec. */

@@ -151,6 +151,7 @@ KERNEL_OF(linear_bias_gradient, linear_backward_weights)
         return;
     float sum = 0;
     if (o < b.o1)
+#pragma unroll 16 /* loads under way together */
         for (int row = b.r0 + (int)threadIdx.x / STRIP_CHANNELS; row < b.r1; row += STRIPS)
             sum += a.gradient[(long long)row * a.gradient_pitch + a.gradient_offset + o];
     sum = sum_strips(shared, sum);

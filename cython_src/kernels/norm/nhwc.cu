@@ -97,11 +97,11 @@ KERNEL(nhwc_norm_finish)
 }
 
 /* Bounds: channels. */
-KERNEL(nhwc_norm_evaluate)
+KERNEL_MANY(nhwc_norm_evaluate)
 {
     const auto &b = block_bounds(a);
     float *scale = a.scale;
-    for (int c = b.c0 + thread_of_row(); c < padded(a.channels, b.c1); c += threads_of_row()) {
+    for (int c = b.c0 + thread_of_row(a); c < padded(a.channels, b.c1); c += threads_of_row(a)) {
         scale[c] = a.shift[c] = 0;
         if (c < a.channels) {
             const float s = 1 / sqrtf(a.running_var[c] + (float)a.eps);

@@ -72,6 +72,7 @@ KERNEL_OF(layernorm_weight_gradient, layernorm_backward)
     const int f = first + (int)threadIdx.x % STRIP_CHANNELS;
     float weight = 0, bias = 0;
     if (f < features)
+#pragma unroll 8 /* loads under way together */
         for (int row = b.r0 + (int)threadIdx.x / STRIP_CHANNELS; row < b.r1; row += STRIPS) {
             const long long at = (long long)row * features + f;
             const float dy = a.gradient[at], x = a.input[at];

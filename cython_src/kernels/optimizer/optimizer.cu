@@ -24,14 +24,14 @@ __device__ inline float gradient_at(const Args &a, int e)
 }
 
 /* A thread for each element. Bounds of these: elements. */
-KERNEL(optimizer_sgd)
+KERNEL_MANY(optimizer_sgd)
 {
     const auto &b = block_bounds(a);
     float *velocity = a.velocity;
     const float rate = a.learning_rates[iteration_of(a) % a.num_rates];
     const float scale = a.scale ? *a.scale : 1;
     const float momentum = (float)a.momentum, decay = (float)a.weight_decay;
-    for (int e = b.e0 + thread_of_row(); e < b.e1; e += threads_of_row()) {
+    for (int e = b.e0 + thread_of_row(a); e < b.e1; e += threads_of_row(a)) {
         float g = scale * gradient_at(a, e) + decay * a.parameter[e];
         if (velocity)
             velocity[e] = g = momentum * velocity[e] + g;
@@ -40,7 +40,7 @@ KERNEL(optimizer_sgd)
     if (!a.bias)
         return;
     const int row = a.elements.row_length, stride = a.elements.row_stride;
-    for (int o = b.e0 / row + thread_of_row(); o < b.e1 / row; o += threads_of_row()) {
+    for (int o = b.e0 / row + thread_of_row(a); o < b.e1 / row; o += threads_of_row(a)) {
         float g = a.bias_gradient[o] = partial_sum(a, (long long)(o + 1) * stride - 1);
         g += decay * a.bias[o];
         if (a.bias_velocity)
@@ -49,7 +49,7 @@ KERNEL(optimizer_sgd)
     }
 }
 
-KERNEL(optimizer_adam)
+KERNEL_MANY(optimizer_adam)
 {
     const auto &b = block_bounds(a);
     float *parameter = a.parameter, *first = a.first_moment, *second = a.second_moment;
@@ -59,7 +59,7 @@ KERNEL(optimizer_adam)
     const float decay = a.decoupled ? 0 : (float)a.weight_decay,
                 shrink = a.decoupled ? (float)(1 - rate * a.weight_decay) : 1;
     const float step = (float)(rate / (1 - pow(a.beta1, t))), correction = (float)(1 / sqrt(1 - pow(a.beta2, t)));
-    for (int e = b.e0 + thread_of_row(); e < b.e1; e += threads_of_row()) {
+    for (int e = b.e0 + thread_of_row(a); e < b.e1; e += threads_of_row(a)) {
         const float g = scale * gradient_at(a, e) + decay * parameter[e];
         first[e] = beta1 * first[e] + (1 - beta1) * g;
         second[e] = beta2 * second[e] + (1 - beta2) * (g * g);
@@ -69,7 +69,7 @@ KERNEL(optimizer_adam)
 
 /* One CUDA block for a block of the plan: threads take every THREADS-th element, a tree adds them. Bounds: elements, place
  * in the squares. */
-KERNEL(gradient_sum)
+KERNEL_MANY(gradient_sum)
 {
     float *sums = shared; /* [THREADS] */
     const auto &b = block_bounds(a);

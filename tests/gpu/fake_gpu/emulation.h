@@ -23,7 +23,13 @@
 #define FORKTASK_EMULATED
 #define __device__
 #define __global__
-#define KERNEL_OF(name, spec) extern "C" void name(const spec##_args &a)
+#define __forceinline__ inline
+#define __shared__      static
+#define ENTRY(name, spec, body)                \
+    extern "C" void name(const spec##_args &a) \
+    {                                          \
+        body;                                  \
+    }
 
 using std::isfinite;
 using std::max;

@@ -73,7 +73,7 @@ class CountingDevice(FakeDevice):
 
     def launch(self, prepared, rows, stream, early=False):
         symbol, tiles, shared_bytes, args = prepared
-        counts, parts = np.zeros(4, np.uint64), int(args["parts"])
+        counts, parts = np.zeros(4, np.uint64), max(1, int(args["parts"]))  # 0: of several loops
         numbers = map(ctypes.c_uint, (tiles, rows, shared_bytes, parts, GROUPS))
         pointers = (ctypes.c_void_p(array.ctypes.data) for array in (args, counts))
         status = library().count(getattr(library(), symbol), next(pointers), *numbers, next(pointers))
@@ -97,21 +97,23 @@ def rows_of(network: str, batch: int):
     bound.acquire_all()
     device.synchronize()
     rows = {}
-    for number, loop in enumerate(bound.plan.loops):
+    for numbers in bound.groups:
         device.counted.clear()
-        bound.launch(number, stream=None, replay=0)
+        bound.launch(numbers, stream=None, replay=0)
         moved, operations, blocks = np.sum(device.counted, axis=0)
-        own = 1, blocks, 1e-6 * moved, 1e-6 * bound.plan.least_bytes(loop), 1e-9 * operations, 1e-9 * loop.flops
-        key = bound.launches[number]
+        loops = [bound.plan.loops[number] for number in numbers]
+        least, flops = sum(map(bound.plan.least_bytes, loops)), sum(loop.flops for loop in loops)
+        own = len(loops), blocks, 1e-6 * moved, 1e-6 * least, 1e-9 * operations, 1e-9 * flops
+        key = bound.launches_for(numbers)
         name = " + ".join(how.symbol for how in key), max(how.shared_bytes for how in key)
         rows[name] = np.add(rows.get(name, 0), own)
-    for (functions, shared_bytes), numbers in sorted(rows.items(), key=lambda row: -row[1][2]):
+    for (functions, shared_bytes), sums in sorted(rows.items(), key=lambda row: -row[1][2]):
         registers, spilled = zip(
             *(resources(launches.file_of(one))[one] for one in functions.split(" + ")), strict=True
         )
         by_registers = REGISTERS // (-(-max(registers) // 8) * 8 * launches.THREADS)
         resident = min(MOST_BLOCKS, by_registers, SHARED_BYTES // (shared_bytes + 1024))
-        yield network, functions, *(f"{n:.6g}" for n in numbers), max(registers), sum(spilled), shared_bytes, resident
+        yield network, functions, *(f"{n:.6g}" for n in sums), max(registers), sum(spilled), shared_bytes, resident
 
 
 if __name__ == "__main__":
