@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import ClassVar
 
@@ -11,12 +12,12 @@ from ....networks.layers import Add, BatchNorm, Conv2d, Layer, ReLU, ReLU6, Sigm
 from ....plan.builder import ranges
 from ... import dense, elementwise
 from ...ends import IMAGES
+from ...gradients import gradient_map, sent_back
 from ...options import FUSIONS
 from ...state import ImageLayout, Lowering, Maps
 from ...units import Unit
 from . import convolutions, norms, pooling
 from .block_sizes import image_blocks, pixel_blocks
-from .features import flattened, send_flattened
 from .maps import gradient_halo, gradient_halo_within, halo, new_map
 
 FC_PARTIALS = 4  # partial sums of a fully connected layer's weight gradient
@@ -68,10 +69,30 @@ class Nhwc(ImageLayout):
         return Vector(name, low.batch, length, 1, 1)
 
     def features(self, low: Lowering, unit: Unit) -> Vector:
-        return flattened(low, unit)
+        """Return what a fully connected layer reads; a map with pixels is copied in the order channel, row, column."""
+        source = low.maps[unit.sources[0]]
+        if isinstance(source, Vector):
+            return source
+        name = f"{unit.sources[0]}.flat"
+        is_new = name not in low.builder.buffers
+        flat = low.keep(self.vector(low, name, math.prod(low.shapes[unit.sources[0]])))
+        if is_new:
+            operands = {"input": source, "output": flat}
+            low.loop(name, "nhwc_flatten", operands, low.sample_bounds(), unit.layer.name, "forward")
+        return flat
 
     def send_features(self, low: Lowering, unit: Unit, gradient: Vector) -> None:
-        send_flattened(low, unit, gradient)
+        """Append the data gradient of a fully connected layer, and its way back to a map with pixels."""
+        tensor = unit.sources[0]
+        if isinstance(low.maps[tensor], Vector):
+            with sent_back(low, unit, tensor) as target:
+                dense.data_gradient(low, unit, gradient, target)
+            return
+        flat = low.keep(self.vector(low, f"{unit.layer.name}.flat_gradient", math.prod(low.shapes[tensor])), "gradient")
+        dense.data_gradient(low, unit, gradient, flat)
+        target, accumulate = gradient_map(low, tensor)
+        operands, bounds = {"gradient": flat, "output": target}, pixel_blocks(low, target)
+        low.append(unit, "flat_gradient", "nhwc_flatten_backward", operands, bounds, accumulate=int(accumulate))
 
     def elementwise(
         self, low: Lowering, unit: Unit, what: str, operation: str, maps: Maps, **attributes: float

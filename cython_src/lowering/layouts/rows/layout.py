@@ -6,17 +6,29 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import ClassVar
 
 from ....kernels.convolution.algorithms import CONV_OPTIONS
-from ....networks.layers import GELU, Add, Attention, Layer, Linear, Network, ReLU
+from ....networks.layers import GELU, Add, Attention, Layer, Linear, Network, ReLU, Sigmoid
 from ....plan.builder import block_bounds
+from ... import elementwise
+from ...gradients import sent_back
 from ...options import FUSIONS, PlanOptions
-from ...state import Layout, Lowering, Maps
-from ...units import Unit
-from . import attention, elementwise, embedding, linear, norms
+from ...state import Layout, Loops, Lowering, Maps
+from ...units import Unit, activation_code
+from . import attention, embedding, linear, norms
 from .blocks import row_blocks, sample_blocks
 from .ends import TOKENS
 from .maps import TokenMap
 
 VOCABULARY_MULTIPLE = 64  # logits of a row are padded to it: rows then begin at cache lines
+
+
+def activation_backward(low: Lowering, unit: Unit, gradient: TokenMap) -> None:
+    """Append the gradient of an activation that no linear layer includes, by the argument of a GELU or the result of
+    another."""
+    values = low.maps[unit.sources[0] if isinstance(unit.layer, GELU) else unit.target]
+    with sent_back(low, unit, unit.sources[0]) as target:
+        maps = {"gradient": gradient, "values": values, "output": target}
+        code = activation_code(unit.layer)
+        low.layout.elementwise(low, unit, "gradient", "activation_backward", maps, activation=code)
 
 
 class Rows(Layout):
@@ -26,7 +38,13 @@ class Rows(Layout):
     fusions = frozenset(FUSIONS)  # those for maps with pixels have no meaning here
     conv_options = CONV_OPTIONS  # there are none here
     ends = TOKENS
-    loops: ClassVar = {**embedding.LOOPS, **norms.LOOPS, **linear.LOOPS, **attention.LOOPS, **elementwise.LOOPS}
+    loops: ClassVar = {
+        **embedding.LOOPS,
+        **norms.LOOPS,
+        **linear.LOOPS,
+        **attention.LOOPS,
+        **dict.fromkeys((ReLU, GELU, Sigmoid), Loops(elementwise.activation, activation_backward)),
+    }
 
     def objections(self, spec: Network, options: PlanOptions) -> Iterator[str]:
         """Yield why there are no kernels for a network or an option."""
