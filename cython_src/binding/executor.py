@@ -14,9 +14,10 @@ from collections.abc import Sequence
 from operator import index
 from typing import Any, ClassVar
 
+import numpy as np
+
 from ..affinity import usable_cpus
 from ..errors import UsageError
-from ..plan.looping import RunWhile
 from ..typed_text import MOST_THREADS
 from .bind import TARGETS
 from .execution_model import ExecutionModel
@@ -61,7 +62,7 @@ class _Use:
         self.thread = threading.current_thread().name
 
 
-class BaseExecutor(RunWhile, ABC):
+class BaseExecutor(ABC):
     """Base of all executors. Models have `_prepare` and `_run`, and `_forget` and `_end` where they own something.
 
     `num_threads` execute blocks, each on its CPU where `cpus` are given, and log `event_capacity` events each; 0: none.
@@ -94,6 +95,9 @@ class BaseExecutor(RunWhile, ABC):
         self.options: Any = self.about.options.from_mapping(options, f"options of model {self.model!r}")
         if self.about.max_threads not in (None, self.num_threads):
             raise UsageError(f"model {self.model!r} runs on one thread, got {num_threads}; use 1")
+
+    def __repr__(self) -> str:
+        return f"<executor {self.model!r} on {self.num_threads} thread{'s' if self.num_threads > 1 else ''}>"
 
     @property
     def model(self) -> str:
@@ -172,6 +176,69 @@ class BaseExecutor(RunWhile, ABC):
                 del bound.storage.in_use[self._pid]
             self._uses_end(use)
 
+    def run_while(self, stop: np.ndarray, *, max_iterations: int, lookahead: int = 0, first_iteration: int = 0) -> int:
+        """Run until a task decides to stop; the decision of iteration k ends the run after iteration k + lookahead.
+
+        That number is exact under every model: lookahead is how many iterations may run before the decision is
+        known, and they all run, so results do not depend on how far a model overlaps them.
+
+        Parameters
+        ----------
+        stop : ndarray, shape (length,), length > lookahead
+            What tasks decide: element i % length not zero says that iteration i decided to stop. It is cleared here.
+        max_iterations : int
+            The run ends after these in any case.
+
+        Returns
+        -------
+        int
+            Iterations that were run.
+
+        Raises
+        ------
+        UsageError
+            A negative number, a `stop` that is too short, or a plan whose passes take several iterations.
+
+        Notes
+        -----
+        The executor's `run` is called for lookahead + 1 iterations at a time: whatever it overlaps it overlaps within
+        these, and the price is its start and end once for all of them.
+        """
+        for name, value in (
+            ("max_iterations", max_iterations),
+            ("lookahead", lookahead),
+            ("first_iteration", first_iteration),
+        ):
+            if not isinstance(value, (int, np.integer)) or value < 0:
+                raise UsageError(f"{name} must be a whole number and not negative, got {value!r}")
+        if not isinstance(stop, np.ndarray) or stop.ndim != 1 or len(stop) <= lookahead:
+            value = f"shape {stop.shape}" if isinstance(stop, np.ndarray) else repr(stop)
+            raise UsageError(
+                f"stop must be an array of one dimension with more than lookahead = {lookahead} elements, got {value}; "
+                f"make it longer"
+            )
+        if self.iteration_stride != 1:
+            raise UsageError(
+                f"a run can end after any iteration only where a pass of the plan is one, got a plan whose pass takes "
+                f"{self.iteration_stride}; use a plan that is not unrolled"
+            )
+        done = 0
+        while done < max_iterations:
+            # No decision is known so far, so none of these iterations can be too many.
+            chunk = min(lookahead + 1, max_iterations - done)
+            numbers = np.arange(first_iteration + done, first_iteration + done + chunk) % len(stop)
+            stop[numbers] = 0
+            self.run(chunk, first_iteration + done)
+            decided = np.flatnonzero(stop[numbers])
+            done += chunk
+            if len(decided):
+                rest = min(int(decided[0]) + lookahead + 1 - chunk, max_iterations - done)
+                if rest > 0:
+                    self.run(rest, first_iteration + done)
+                    done += rest
+                break
+        return done
+
     def collect(self) -> bool:
         """See to it that the plan's arrays hold the results of all runs, and return whether they do."""
         return True
@@ -235,8 +302,8 @@ class BaseExecutor(RunWhile, ABC):
     def _run(self, bound: Any, first_replay: int, num_replays: int) -> None:
         """Run passes and wait for them."""
 
-    def _forget(self) -> None:
+    def _forget(self) -> None:  # noqa: B027  many models make nothing
         """Drop what `_prepare` has made; there may be none of it, or a part."""
 
-    def _end(self) -> None:
+    def _end(self) -> None:  # noqa: B027  likewise
         """End what was started with the executor, such as its threads; the plan is still there."""
