@@ -17,13 +17,15 @@ from typing import Any, ClassVar
 import numpy as np
 
 from ..affinity import usable_cpus
+from ..closing import Closing
 from ..errors import UsageError
 from ..typed_text import MOST_THREADS
 from .bind import TARGETS
 from .execution_model import ExecutionModel
-from .executor_contract import check_run
 
 MOST_EVENTS = 1 << 26  # of a worker: 2 GiB
+MOST_PASSES = 2**31 - 1  # of the plan in a run: task models count them in 32 bits
+MOST_ITERATIONS = 2**63  # kernels see the iteration as a signed number of 64 bits
 
 
 def check_whole(name: str, value: Any, least: int, most: int) -> int:
@@ -62,7 +64,33 @@ class _Use:
         self.thread = threading.current_thread().name
 
 
-class BaseExecutor(ABC):
+def check_run(num_iterations: int, first_iteration: int, stride: int) -> tuple[int, int]:
+    """Return (number of passes, first pass) of a run, of `stride` iterations each. Raises `UsageError`: no whole
+    number, a negative one, one that `stride` does not divide, too many passes, or iterations from 2**63 on."""
+    try:
+        num_iterations, first_iteration = index(num_iterations), index(first_iteration)
+    except TypeError:
+        raise UsageError(
+            f"iterations and first_iteration must be whole numbers, got {num_iterations!r} and {first_iteration!r}"
+        ) from None
+    if num_iterations < 0 or num_iterations % stride or first_iteration < 0 or first_iteration % stride:
+        raise UsageError(
+            f"iterations and first_iteration must be multiples of {stride} (the plan's iteration_stride) and not "
+            f"negative, got {num_iterations} and {first_iteration}; count iterations from 0"
+        )
+    if first_iteration + num_iterations >= MOST_ITERATIONS:
+        raise UsageError(
+            f"first_iteration + iterations must be less than 2**63, got {first_iteration} + {num_iterations}; "
+            f"begin at a smaller number"
+        )
+    if num_iterations // stride > MOST_PASSES:
+        raise UsageError(
+            f"iterations must be at most {stride * MOST_PASSES} in one run, got {num_iterations}; split the run"
+        )
+    return num_iterations // stride, first_iteration // stride
+
+
+class BaseExecutor(Closing, ABC):
     """Base of all executors. Models have `_prepare` and `_run`, and `_forget` and `_end` where they own something.
 
     `num_threads` execute blocks, each on its CPU where `cpus` are given, and log `event_capacity` events each; 0: none.
@@ -261,12 +289,6 @@ class BaseExecutor(ABC):
         finally:
             self._uses_end(use)
 
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        self.close()
-
     def _begin(self, use: _Use) -> None:
         """Take the executor, or raise `UsageError` where it may not be used now."""
         if self._pid != os.getpid():
@@ -302,8 +324,8 @@ class BaseExecutor(ABC):
     def _run(self, bound: Any, first_replay: int, num_replays: int) -> None:
         """Run passes and wait for them."""
 
-    def _forget(self) -> None:  # noqa: B027  many models make nothing
+    def _forget(self) -> None:
         """Drop what `_prepare` has made; there may be none of it, or a part."""
 
-    def _end(self) -> None:  # noqa: B027  likewise
+    def _end(self) -> None:
         """End what was started with the executor, such as its threads; the plan is still there."""
