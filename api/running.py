@@ -10,6 +10,7 @@ from typing import Annotated, Any
 import numpy as np
 
 from .cython_src.binding.executor import BaseExecutor, check_cpus
+from .cython_src.closing import Closing
 from .cython_src.errors import UsageError, refuse_copies
 from .cython_src.lowering import PlanOptions, initialise, lower
 from .cython_src.lowering.lower import check_shapes, default_batch, logged_losses
@@ -78,7 +79,7 @@ class Run(Shown):
         ]
 
 
-class Executor:
+class Executor(Closing):
     """Runner of bound plans under one execution model, made by `executor`: a context manager that ends its threads.
 
     Attributes
@@ -173,12 +174,6 @@ class Executor:
     def close(self) -> None:
         """End the threads and release the plan."""
         self._runner.close()
-
-    def __enter__(self) -> Executor:
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        self.close()
 
 
 refuse_copies(Executor, "call executor() where it is needed")

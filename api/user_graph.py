@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from .cython_src.binding.bind import BoundPlan
+from .cython_src.closing import Closing
 from .cython_src.errors import UsageError
 from .cython_src.graphs.user_graph import STOP, TaskArray, TaskRecorder
 from .cython_src.reading import Count, Name, Number
@@ -11,7 +12,7 @@ from .running import Executor, Run, executor
 __all__ = ["UserGraph"]
 
 
-class UserGraph(TaskRecorder):
+class UserGraph(Closing, TaskRecorder):
     """A graph of the user's tasks that can be run. See `TaskRecorder` for recording.
 
     A context manager: `close` ends the threads.
@@ -121,9 +122,3 @@ class UserGraph(TaskRecorder):
         if self._executor is not None:
             self._executor.close()
         self._executor = self._runs_as = self._prepared = None
-
-    def __enter__(self) -> UserGraph:
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        self.close()

@@ -16,7 +16,7 @@ import shutil
 import sys
 import textwrap
 from collections.abc import Iterator, Sequence
-from functools import lru_cache
+from functools import lru_cache, partial
 from io import StringIO
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -348,11 +348,6 @@ def repeated(results: Path = RESULTS) -> str:
     return "".join(f"{line}\n" for line in lines)
 
 
-def with_list(text: str, results: Path = RESULTS) -> str:
-    """Return the text of results/README.md with the table of all folders written anew."""
-    return between_marks(text, "folders", listed(results))
-
-
 def between_marks(text: str, mark: str, content: str) -> str:
     """Return a text with new content between the marks of a name.
 
@@ -408,11 +403,9 @@ def machine_of(environment: dict) -> str:
 
 def study_pages(texts: dict[Path, str]) -> dict[Path, str]:
     """Return pages of docs/studies with the table of each result written anew between the marks of its name."""
-    for name, folder in published().items():
-        for page, text in texts.items():
-            if f"<!-- {name} -->" in text:
-                texts[page] = between_marks(text, name, study_results(folder))
-    for name, content in (("grain", grain_text), ("large", large_text), ("ladders", ladders_text)):
+    contents = {name: partial(study_results, folder) for name, folder in published().items()}
+    contents |= {"grain": grain_text, "large": large_text, "ladders": ladders_text}
+    for name, content in contents.items():
         for page, text in texts.items():
             if f"<!-- {name} -->" in text:
                 texts[page] = between_marks(text, name, content())
@@ -614,19 +607,14 @@ def machines(results: Path = RESULTS) -> str:
     return "\n".join(markdown_table(MACHINES, linked)) + "\n"
 
 
-def readme_of(sweep: Sweep, text: str) -> str:
-    """Return the text of the README with the results written anew."""
-    return between_marks(text, "measured", measured(sweep))
-
-
 def main() -> None:
     """Publish what was asked for, and draw all."""
     if sys.argv[1:]:
         publish(sys.argv[1], Path(sys.argv[2]))
-    LIST.write_text(with_list(LIST.read_text()))
+    LIST.write_text(between_marks(LIST.read_text(), "folders", listed()))
     POINTS.write_text(gains_text())
     print(*draw_all(IMAGES), sep="\n")
-    README.write_text(readme_of(load(published()[README_RESULTS]), README.read_text()))
+    README.write_text(between_marks(README.read_text(), "measured", measured(load(published()[README_RESULTS]))))
     FINDINGS_PAGE.write_text(between_marks(FINDINGS_PAGE.read_text(), "repeated", repeated()))
     GALLERY_PAGE.write_text(between_marks(GALLERY_PAGE.read_text(), "figures", gallery()))
     MACHINES_PAGE.write_text(between_marks(MACHINES_PAGE.read_text(), "surveys", machines()))

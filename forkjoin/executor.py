@@ -15,11 +15,10 @@ import numpy as np
 
 from ..cython_src.affinity import kept_affinity, start_remedy
 from ..cython_src.binding.bind import BoundPlan, Workers
+from ..cython_src.binding.execution_model import Conduct
 from ..cython_src.binding.executor import BaseExecutor
-from ..cython_src.binding.executor_contract import Conduct
 from ..cython_src.errors import MachineError, UsageError
-from ..cython_src.plan.barriers import needed_barriers
-from ..cython_src.plan.places import order_by_place
+from ..cython_src.plan.barriers import needed_barriers, order_by_place
 from .models import DIST_BARRIER, FORKJOIN, JOBLIB, SERIAL
 from .serial_loops import EnteredThread, run_serial, touch_scratch
 

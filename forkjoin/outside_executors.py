@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from ..cython_src.affinity import usable_cpus
-from ..cython_src.binding.executor_contract import Conduct
+from ..cython_src.binding.execution_model import Conduct
 from ..cython_src.errors import MachineError, UsageError
 from ..cython_src.plan.barriers import barrier_after
 from ..cython_src.plan.dependences import record_graph

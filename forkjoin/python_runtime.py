@@ -7,7 +7,7 @@ import threading
 from abc import abstractmethod
 from typing import Any
 
-from ..cython_src.binding.executor_contract import Conduct
+from ..cython_src.binding.execution_model import Conduct
 from ..cython_src.errors import UsageError
 from .executor import LoopExecutor
 from .serial_loops import EnteredThread

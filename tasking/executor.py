@@ -8,8 +8,8 @@ import os
 import numpy as np
 
 from ..cython_src.affinity import usable_cpus
+from ..cython_src.binding.execution_model import Conduct
 from ..cython_src.binding.executor import BaseExecutor, check_whole
-from ..cython_src.binding.executor_contract import Conduct
 from ..cython_src.errors import UsageError
 from ..cython_src.plan.barriers import barrier_after, record_with_barriers
 from ..cython_src.plan.unroll import unroll

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..cython_src.binding.bind import Workers
-from ..cython_src.binding.executor_contract import Conduct
+from ..cython_src.binding.execution_model import Conduct
 from ..cython_src.errors import UsageError
 from ..cython_src.gpu.coherence import DEVICE, HOST
 from ..cython_src.gpu.executor import GpuExecutor

@@ -25,7 +25,7 @@ ARROWS = {
         "networks": {"shown", "arguments", "reading", "errors"},
         "kernels": {"plan", "errors"},
         "lowering": {"plan", "networks", "kernels", "records", "reading", "errors"},
-        "binding": {"affinity", "plan", "kernels", "records", "shown", "reading", "typed_text", "errors"},
+        "binding": {"affinity", "closing", "plan", "kernels", "records", "shown", "reading", "typed_text", "errors"},
         "graphs": {"plan", "kernels", "binding", "shown", "reading", "errors"},
         "gpu": {"plan", "kernels", "binding", "records", "shown", "typed_text", "errors"},
         "targets": {"plan", "binding", "gpu"},

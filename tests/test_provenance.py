@@ -140,7 +140,7 @@ def test_figures_are_drawn_again_from_results(update_figures, tmp_path):
         assert f"images/{name})" in shown, name
     assert drawn == {path.name for path in update_figures.IMAGES.iterdir()}  # no other is kept
     text = update_figures.LIST.read_text()
-    assert update_figures.with_list(text) == text
+    assert update_figures.between_marks(text, "folders", update_figures.listed()) == text
     text = update_figures.MACHINES_PAGE.read_text()
     assert update_figures.between_marks(text, "surveys", update_figures.machines()) == text
     assert update_figures.POINTS.read_text() == update_figures.gains_text()
@@ -180,7 +180,7 @@ def test_the_readme_says_what_its_samples_give(update_figures):
     """Check that the README's table and sentences are what the newest samples give, and that they name the commit."""
     study = update_figures.load(update_figures.published()[update_figures.README_RESULTS])
     readme = update_figures.README.read_text()
-    assert update_figures.readme_of(study, readme) == readme
+    assert update_figures.between_marks(readme, "measured", update_figures.measured(study)) == readme
     commit = study.environment["build"]["commit"]
     assert re.fullmatch("[0-9a-f]{40}(-dirty)?", commit) and commit[:12] in readme
     assert len(readme.splitlines()) <= 120

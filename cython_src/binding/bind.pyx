@@ -14,7 +14,7 @@ from ..kernels import kernel_table
 from ..kernels.linear.linear import choose_instruction_set
 from ..kernels.simd import instruction_sets
 from ..errors import UsageError, check_choice
-from ..plan.locks import commutative_locks
+from ..plan.cells import commutative_locks
 from ..shown import as_html
 from .data import load
 from .storage import PAGE_BYTES, Storage, aligned_empty, view_of

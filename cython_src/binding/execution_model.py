@@ -21,6 +21,30 @@ from ..records import Field, Record, fields
 PACKAGE = __package__.partition(".")[0]
 
 
+@dataclass(frozen=True)
+class Conduct:
+    """An executor's conduct: all that it does besides running blocks.
+
+    Models are compared for who runs a block and when; all else that differs between two executors is in this record,
+    which is stored with every sample.
+    """
+
+    caller_executes: bool  # the thread that calls `run` is one of `num_threads`; if not, it waits
+    caller_wakes_ns: int = 0  # time between two wake-ups of a waiting caller during a run; 0: it does not wait
+    threads_start: str = "never"  # executor, prepare, first run or each run: when threads besides the caller start
+    pinned: str = "no"  # at start or each run: when threads are pinned to their CPUs
+    idle_runtime: str = "none"  # the library that decides how a thread without work waits; "none": no thread does
+    release: str = ""  # version of the library that runs the plan; "": it names none, or there is no other library
+    # How long such a thread looks for work before it sleeps; None: the library's own decision.
+    spin_ns: int | None = None
+    wait_policy: str = ""  # OMP_WAIT_POLICY, which steers forktask, libgomp and libomp; "" if not set
+    naps: bool = False  # a thread that sleeps during a run also wakes by itself, to look for work
+    # A thread that falls asleep interrupts all running threads of the process, which saves them a fence a task.
+    membarrier: bool = False
+    blocks_signals: bool = False  # threads besides the caller block signals
+    python_lock: bool = False  # the executor itself takes Python's lock for each block
+
+
 class NoOptions(Record):
     """Options of a model that has none."""
 

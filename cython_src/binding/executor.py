@@ -14,15 +14,18 @@ from collections.abc import Sequence
 from operator import index
 from typing import Any, ClassVar
 
+import numpy as np
+
 from ..affinity import usable_cpus
+from ..closing import Closing
 from ..errors import UsageError
-from ..plan.looping import RunWhile
 from ..typed_text import MOST_THREADS
 from .bind import TARGETS
 from .execution_model import ExecutionModel
-from .executor_contract import check_run
 
 MOST_EVENTS = 1 << 26  # of a worker: 2 GiB
+MOST_PASSES = 2**31 - 1  # of the plan in a run: task models count them in 32 bits
+MOST_ITERATIONS = 2**63  # kernels see the iteration as a signed number of 64 bits
 
 
 def check_whole(name: str, value: Any, least: int, most: int) -> int:
@@ -61,7 +64,33 @@ class _Use:
         self.thread = threading.current_thread().name
 
 
-class BaseExecutor(RunWhile, ABC):
+def check_run(num_iterations: int, first_iteration: int, stride: int) -> tuple[int, int]:
+    """Return (number of passes, first pass) of a run, of `stride` iterations each. Raises `UsageError`: no whole
+    number, a negative one, one that `stride` does not divide, too many passes, or iterations from 2**63 on."""
+    try:
+        num_iterations, first_iteration = index(num_iterations), index(first_iteration)
+    except TypeError:
+        raise UsageError(
+            f"iterations and first_iteration must be whole numbers, got {num_iterations!r} and {first_iteration!r}"
+        ) from None
+    if num_iterations < 0 or num_iterations % stride or first_iteration < 0 or first_iteration % stride:
+        raise UsageError(
+            f"iterations and first_iteration must be multiples of {stride} (the plan's iteration_stride) and not "
+            f"negative, got {num_iterations} and {first_iteration}; count iterations from 0"
+        )
+    if first_iteration + num_iterations >= MOST_ITERATIONS:
+        raise UsageError(
+            f"first_iteration + iterations must be less than 2**63, got {first_iteration} + {num_iterations}; "
+            f"begin at a smaller number"
+        )
+    if num_iterations // stride > MOST_PASSES:
+        raise UsageError(
+            f"iterations must be at most {stride * MOST_PASSES} in one run, got {num_iterations}; split the run"
+        )
+    return num_iterations // stride, first_iteration // stride
+
+
+class BaseExecutor(Closing, ABC):
     """Base of all executors. Models have `_prepare` and `_run`, and `_forget` and `_end` where they own something.
 
     `num_threads` execute blocks, each on its CPU where `cpus` are given, and log `event_capacity` events each; 0: none.
@@ -94,6 +123,9 @@ class BaseExecutor(RunWhile, ABC):
         self.options: Any = self.about.options.from_mapping(options, f"options of model {self.model!r}")
         if self.about.max_threads not in (None, self.num_threads):
             raise UsageError(f"model {self.model!r} runs on one thread, got {num_threads}; use 1")
+
+    def __repr__(self) -> str:
+        return f"<executor {self.model!r} on {self.num_threads} thread{'s' if self.num_threads > 1 else ''}>"
 
     @property
     def model(self) -> str:
@@ -172,6 +204,69 @@ class BaseExecutor(RunWhile, ABC):
                 del bound.storage.in_use[self._pid]
             self._uses_end(use)
 
+    def run_while(self, stop: np.ndarray, *, max_iterations: int, lookahead: int = 0, first_iteration: int = 0) -> int:
+        """Run until a task decides to stop; the decision of iteration k ends the run after iteration k + lookahead.
+
+        That number is exact under every model: lookahead is how many iterations may run before the decision is
+        known, and they all run, so results do not depend on how far a model overlaps them.
+
+        Parameters
+        ----------
+        stop : ndarray, shape (length,), length > lookahead
+            What tasks decide: element i % length not zero says that iteration i decided to stop. It is cleared here.
+        max_iterations : int
+            The run ends after these in any case.
+
+        Returns
+        -------
+        int
+            Iterations that were run.
+
+        Raises
+        ------
+        UsageError
+            A negative number, a `stop` that is too short, or a plan whose passes take several iterations.
+
+        Notes
+        -----
+        The executor's `run` is called for lookahead + 1 iterations at a time: whatever it overlaps it overlaps within
+        these, and the price is its start and end once for all of them.
+        """
+        for name, value in (
+            ("max_iterations", max_iterations),
+            ("lookahead", lookahead),
+            ("first_iteration", first_iteration),
+        ):
+            if not isinstance(value, (int, np.integer)) or value < 0:
+                raise UsageError(f"{name} must be a whole number and not negative, got {value!r}")
+        if not isinstance(stop, np.ndarray) or stop.ndim != 1 or len(stop) <= lookahead:
+            value = f"shape {stop.shape}" if isinstance(stop, np.ndarray) else repr(stop)
+            raise UsageError(
+                f"stop must be an array of one dimension with more than lookahead = {lookahead} elements, got {value}; "
+                f"make it longer"
+            )
+        if self.iteration_stride != 1:
+            raise UsageError(
+                f"a run can end after any iteration only where a pass of the plan is one, got a plan whose pass takes "
+                f"{self.iteration_stride}; use a plan that is not unrolled"
+            )
+        done = 0
+        while done < max_iterations:
+            # No decision is known so far, so none of these iterations can be too many.
+            chunk = min(lookahead + 1, max_iterations - done)
+            numbers = np.arange(first_iteration + done, first_iteration + done + chunk) % len(stop)
+            stop[numbers] = 0
+            self.run(chunk, first_iteration + done)
+            decided = np.flatnonzero(stop[numbers])
+            done += chunk
+            if len(decided):
+                rest = min(int(decided[0]) + lookahead + 1 - chunk, max_iterations - done)
+                if rest > 0:
+                    self.run(rest, first_iteration + done)
+                    done += rest
+                break
+        return done
+
     def collect(self) -> bool:
         """See to it that the plan's arrays hold the results of all runs, and return whether they do."""
         return True
@@ -193,12 +288,6 @@ class BaseExecutor(RunWhile, ABC):
             self._release()
         finally:
             self._uses_end(use)
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        self.close()
 
     def _begin(self, use: _Use) -> None:
         """Take the executor, or raise `UsageError` where it may not be used now."""

@@ -1,7 +1,7 @@
 """A graph of walks through memory: short while their lines are in the core's own cache, long for any other reason.
 
 No network's blocks are so sensitive to where their data are: a walk takes ten and more times as long once its memory is
-untouched, evicted, or in another core's cache. So outliers that are injected into it show (`sampling/injections.py`).
+untouched, evicted, or in another core's cache. So outliers that are injected into it show (`sampling/hogs.py`).
 """
 
 from __future__ import annotations

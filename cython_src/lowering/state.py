@@ -261,10 +261,6 @@ class Lowering:
         # With one lane a group is an image, and some kernels call it so.
         return [{"g0": first, "g1": last, "n0": first, "n1": last} for first, last in groups]
 
-    def sample_range(self, groups: tuple[int, int]) -> tuple[int, int]:
-        """First sample of a range of groups and one past its last."""
-        return groups[0] * self.layout.lanes, min(groups[1] * self.layout.lanes, self.batch)
-
     def trained(self, layer: Layer) -> bool:
         """Return whether a layer has parameters that are not frozen."""
         return any(map(self.trains, (*self.layer_parameters[layer.name], *layer.tied_parameters())))
@@ -326,9 +322,8 @@ class Lowering:
         blocks = spec.blocks(names, attributes, self.builder.buffers, bounds)
         for number, block in enumerate(bounds if self.batch % self.layout.lanes else ()):
             if "g0" in block:  # lanes of the last group that hold no sample do nothing that counts
-                groups = block["g0"], block["g1"]
-                first, last = self.sample_range(groups)
-                share = (last - first) / (self.layout.lanes * (groups[1] - groups[0]))
+                first, end = (group * self.layout.lanes for group in (block["g0"], block["g1"]))
+                share = (min(end, self.batch) - first) / (end - first)
                 full = blocks[number]
                 blocks[number] = replace(full, flops=full.flops * share, bytes=full.bytes * share)
         self.builder.loop(name, spec.name, names, blocks, attributes=attributes, layer=layer, phase=phase, chain=chain)
@@ -378,26 +373,21 @@ class Lowering:
 
 def check_end(spec: Network) -> None:
     """Raise `UsageError` unless a network ends with its only softmax, of features alone, or of a vocabulary."""
-    shapes = {layer.name: shape for layer, _, shape in spec.shapes()}
+    *_, (_, _, shape) = spec.shapes()
     softmaxes = [layer for layer in spec.layers if isinstance(layer, SoftmaxCrossEntropy)]
     if spec.tokens and spec.tokens.answers == "class":
-        if softmaxes != [spec.layers[-1]] or shapes[softmaxes[0].name][:1] != (1,):
-            raise UsageError(
-                f"a classifier of tokens must end with SoftmaxCrossEntropy after a layer with one token, {spec.name!r} "
-                f"does not; add FirstToken, Linear and SoftmaxCrossEntropy"
-            )
-        return
-    if spec.tokens:
-        if softmaxes != [spec.layers[-1]] or shapes[softmaxes[0].name][1:] != (spec.tokens.vocabulary,):
-            raise UsageError(
-                f"a network of tokens must end with SoftmaxCrossEntropy after {spec.tokens.vocabulary} features, one "
-                f"for each token of its vocabulary, {spec.name!r} does not; add TiedHead and SoftmaxCrossEntropy"
-            )
-        return
-    if softmaxes != [spec.layers[-1]] or len(shapes[softmaxes[0].name]) != 1:
+        fits, what = shape[:1] == (1,), "a classifier of tokens"
+        after, remedy = "a layer with one token", "FirstToken, Linear and"
+    elif spec.tokens:
+        fits, what = shape[1:] == (spec.tokens.vocabulary,), "a network of tokens"
+        after, remedy = f"{spec.tokens.vocabulary} features, one for each token of its vocabulary", "TiedHead and"
+    else:
+        fits, what = len(shape) == 1, "a network"
+        after, remedy = "a layer without pixels", "Linear or GlobalAvgPool, and"
+    if not fits or softmaxes != [spec.layers[-1]]:
         raise UsageError(
-            f"a network must end with SoftmaxCrossEntropy after a layer without pixels, {spec.name!r} does not; add "
-            f"Linear or GlobalAvgPool, and SoftmaxCrossEntropy"
+            f"{what} must end with SoftmaxCrossEntropy after {after}, {spec.name!r} does not; add {remedy} "
+            f"SoftmaxCrossEntropy"
         )
 
 

@@ -29,11 +29,6 @@ def convolution_norm(
     return [*layers, ReLU(f"{norm}.relu")] if relu else layers
 
 
-def imagenet_pool(size: int) -> list[Layer]:
-    """The pooling that ends the stem of a residual network, where images are large."""
-    return [MaxPool("maxpool", 3, 2, 1)] if size > SMALL_IMAGE else []
-
-
 def residual_classifier(
     name: str,
     size: int,
@@ -42,17 +37,20 @@ def residual_classifier(
     width: int,
     stem: list[Layer],
     block: Callable[[str, str, int, int, int], list[Layer]],
+    widened: int = 1,
 ) -> Network:
-    """The stem, stages of residual blocks, and a fully connected layer on the means of the last maps.
+    """The stem, which a pooling ends where images are large, stages of residual blocks, and a fully connected layer on
+    the means of the last maps.
 
-    `blocks`: blocks of each stage; all stages but the first begin with stride 2; `width`: channels of the stem and of
-    the first stage; each further stage has twice as many; `block`: `block(name, source, channels, channels_out,
-    stride)` gives a block's layers; the last one ends it.
+    `blocks`: blocks of each stage; all stages but the first begin with stride 2; `width`: channels of the stem; the
+    first stage has `widened` times as many, each further one twice as many; `block`: `block(name, source, channels,
+    channels_out, stride)` gives a block's layers; the last one ends it.
     """
-    layers, channels = [*stem, *imagenet_pool(size)], width
+    pool, channels = [MaxPool("maxpool", 3, 2, 1)] if size > SMALL_IMAGE else [], width
+    layers = [*stem, *pool]
     for stage, count in enumerate(blocks):
         for number in range(count):
-            channels_out, stride = width << stage, 2 if stage and not number else 1
+            channels_out, stride = widened * width << stage, 2 if stage and not number else 1
             layers += block(f"layer{stage + 1}.{number}", layers[-1].name, channels, channels_out, stride)
             channels = channels_out
     layers += [GlobalAvgPool("pool"), Linear("linear", num_classes), SoftmaxCrossEntropy()]

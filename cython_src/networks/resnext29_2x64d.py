@@ -9,8 +9,8 @@ global average pool, fully connected
 
 from __future__ import annotations
 
-from .layers import Add, GlobalAvgPool, Layer, Linear, Network, ReLU, SoftmaxCrossEntropy
-from .parts import SMALL_IMAGE, convolution_norm, imagenet_pool
+from .layers import Add, Layer, Network, ReLU
+from .parts import SMALL_IMAGE, convolution_norm, residual_classifier
 
 GROUPS = 2
 
@@ -18,26 +18,19 @@ GROUPS = 2
 def network(name: str, size: int, num_classes: int, width: int = 64, blocks: tuple[int, ...] = (3, 3, 3)) -> Network:
     """The network for images of size x size; `width` channels a group in the first stage."""
     kernel, stride = (1, 1) if size <= SMALL_IMAGE else (7, 2)
-    layers: list[Layer] = [*convolution_norm("conv1", "bn1", width, kernel, stride), *imagenet_pool(size)]
-    channels = width
-    for stage, count in enumerate(blocks):
-        for block in range(count):
-            inner, stride = GROUPS * width << stage, 2 if stage and not block else 1
-            layers += _block(f"layer{stage + 1}.{block}", layers[-1].name, channels, inner, stride)
-            channels = 2 * inner
-    layers += [GlobalAvgPool("pool"), Linear("linear", num_classes), SoftmaxCrossEntropy()]
-    return Network(name, (3, size, size), tuple(layers))
+    stem = convolution_norm("conv1", "bn1", width, kernel, stride)
+    return residual_classifier(name, size, num_classes, blocks, width, stem, _block, 2 * GROUPS)
 
 
-def _block(name: str, source: str, channels: int, inner: int, stride: int) -> list[Layer]:
+def _block(name: str, source: str, channels: int, channels_out: int, stride: int) -> list[Layer]:
     """relu(bn(1x1) of relu(bn(3x3 in groups)) of relu(bn(1x1)) of x + x), with x projected where its shape changes."""
     layers = [
-        *convolution_norm(f"{name}.conv1", f"{name}.bn1", inner, 1, after=source),
-        *convolution_norm(f"{name}.conv2", f"{name}.bn2", inner, 3, stride, GROUPS),
-        *convolution_norm(f"{name}.conv3", f"{name}.bn3", 2 * inner, 1, relu=False),
+        *convolution_norm(f"{name}.conv1", f"{name}.bn1", channels_out // 2, 1, after=source),
+        *convolution_norm(f"{name}.conv2", f"{name}.bn2", channels_out // 2, 3, stride, GROUPS),
+        *convolution_norm(f"{name}.conv3", f"{name}.bn3", channels_out, 1, relu=False),
     ]
     shortcut = source
-    if stride != 1 or channels != 2 * inner:
+    if stride != 1 or channels != channels_out:
         shortcut = f"{name}.shortcut.1"
-        layers += convolution_norm(f"{name}.shortcut.0", shortcut, 2 * inner, 1, stride, after=source, relu=False)
+        layers += convolution_norm(f"{name}.shortcut.0", shortcut, channels_out, 1, stride, after=source, relu=False)
     return [*layers, Add(f"{name}.sum", (f"{name}.bn3", shortcut)), ReLU(f"{name}.relu")]

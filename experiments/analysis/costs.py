@@ -28,13 +28,10 @@ def cost_table(sweep: Sweep) -> pd.DataFrame:
     a model has no such step), and step_s."""
     rows = []
     for point in sweep.points():
-        row = point._asdict() | {column: _median(sweep, point, column) for column in ONCE}
+        here = sweep.samples_of(point)
+        row = point._asdict() | {column: float(pd.to_numeric(here[column]).median()) for column in ONCE}
         rows.append(row | {"step_s": sweep.times.time(point).value})
     return pd.DataFrame(rows)
-
-
-def _median(sweep: Sweep, point: Point, column: str) -> float:
-    return float(pd.to_numeric(sweep.samples_of(point)[column]).median())
 
 
 @kept

@@ -90,7 +90,9 @@ def sweep_from_rows(rows: Sequence[Row], partial: str = "") -> Sweep:
     plans = {row.plan_id: row for row in by_kind[PlanRow]}
     samples = list({(row.config_id, row.repetition, row.group): row for row in by_kind[SampleRow]}.values())
     measured = [*samples, *profiles, *by_kind[GpuProfileRow]]
-    _check_plans([*measured, *failures, *by_kind[TraceRow]], plans)
+    for row in (*measured, *failures, *by_kind[TraceRow]):
+        if row.plan_id not in plans:
+            raise UsageError(f"what was measured must belong to a plan row, got plan_id {row.plan_id!r}; measure again")
     _check_environments(runs, measured)
     _check_results(samples, plans)
     _check_devices([row for row in samples if row.answer])
@@ -177,12 +179,6 @@ def _separate_interference(rows: Sequence[Row]) -> Iterator[Row]:
             made.add(plan_id)
             yield structs.replace(plans[row.plan_id], plan_id=plan_id, interference=row.interference)
         yield structs.replace(row, plan_id=plan_id)
-
-
-def _check_plans(rows, plans) -> None:
-    for row in rows:
-        if row.plan_id not in plans:
-            raise UsageError(f"what was measured must belong to a plan row, got plan_id {row.plan_id!r}; measure again")
 
 
 def _check_environments(runs, measured) -> None:

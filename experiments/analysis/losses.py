@@ -28,8 +28,7 @@ from ..events.event_states import (
 )
 from ..events.events import EventLog
 from ..results.disturbance import DISTURBED_SHARE
-from ..tables import text_table
-from ..tables.columns import USABLE, number_column, text_column, time_column
+from ..tables import USABLE, number_column, text_column, text_table, time_column
 from .windows import layer_of_loops
 
 

@@ -68,7 +68,7 @@ def kept(function: Callable[..., T]) -> Callable[..., T]:
 
     @wraps(function)
     def call(sweep: Sweep, *arguments: Any) -> T:
-        key = (function, *arguments)
+        key = (function, *(tuple(value) if isinstance(value, list) else value for value in arguments))
         if key not in sweep._kept:
             sweep._kept[key] = function(sweep, *arguments)
         return sweep._kept[key]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from argparse import ArgumentParser, Namespace
 from collections import Counter
 
-from ..conformance.conformance import LIMIT_S, THREADS, check_model
+from ..conformance.cases import LIMIT_S, THREADS, check_model
 from ..subjects.models import parse_models
 from .arguments import add_json, number_from, progress_printer, several_of, show
 

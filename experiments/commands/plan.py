@@ -55,11 +55,10 @@ def call(arguments: Namespace) -> int:
     """Describe a plan, or list the networks."""
     from ...cython_src.lowering.lower import own_plan
     from ...cython_src.networks.registry import get_network, network_names
-    from ...cython_src.networks.sizes import network_sizes
     from ..machine.topology import cpu_order
     from ..subjects.memory import describe_plans, parse_bytes
     from ..subjects.models import runnable
-    from ..subjects.plan_text import networks_text, plans_text
+    from ..subjects.plan_text import network_sizes, networks_text, plans_text
     from ..sweep.configuration import AXES, configuration_from
 
     given = fields_of(PlanOptions, vars(arguments))

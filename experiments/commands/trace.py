@@ -19,7 +19,7 @@ from ..events.events import EventLog, events_files, read_events
 from ..machine.placement import Placement
 from ..machine.topology import core_counts
 from ..results.folder import dated_folder
-from ..sampling.injections import INJECTIONS
+from ..sampling.hogs import INJECTIONS
 from ..subjects.models import check_counts, check_ours, models_on
 from ..sweep.configuration import KEYS, Measure, configuration_from
 from ..traces.sweep import SHOWN, TRACED, once

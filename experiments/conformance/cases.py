@@ -1,4 +1,5 @@
-"""The process that checks a model: cases, each a generator that says what it is about to try.
+"""Whether a model conforms: cases, each a generator that says what it is about to try, in a process of its own that may
+crash or hang without harm.
 
 python -P -m forktask.experiments.conformance.cases < job.json
 
@@ -21,14 +22,19 @@ from typing import Any
 import numpy as np
 
 from ...cython_src.binding.bind import BlockFailure, bind
+from ...cython_src.errors import UsageError
 from ...cython_src.graphs.task_bench import replica, task_bench
 from ...cython_src.plan.builder import PlanBuilder
-from ...cython_src.plan.dependences import TaskGraph, record_graph
+from ...cython_src.plan.dependences import TaskGraph, record_graph, topological_order
 from ...cython_src.plan.model import Block, Plan, commutative, concurrent, read, update, write
-from ..sampling.child import answer_job
-from ..subjects.models import SERIAL, ModelSpec, make_executor
+from ..machine.topology import available_cpus
+from ..sampling.child import MeasuringProcess, ProcessFailure, answer_job, clean_environment, sample_environment
+from ..subjects.models import SERIAL, ModelSpec, counts_for, make_executor, process_environment
 from ..subjects.subject import build, result_hashes
 
+COMMAND = (sys.executable, "-P", "-m", "forktask.experiments.conformance.cases")
+LIMIT_S = 30.0  # of a step of a case
+THREADS = (1, 2, 3, 4)
 NETWORKS = (
     *("lenet5", "starpu_cnn", "cifar10_cnn", "gpt2_tiny", "mobilebert_tiny", "mobilenet_v1", "mobilenet_v2"),
     *("resnext29_2x64d", "resnet18", "preact_resnet18"),
@@ -120,7 +126,7 @@ def _check_order(plan: Plan, graph: TaskGraph, events: np.ndarray, first: int, i
     leading: list[list[tuple[int, int]]] = [[] for _ in range(graph.num_nodes)]
     for source, target, token in zip(*(array.tolist() for array in graph.edges()), strict=True):
         leading[target].append((token, source))
-    order = _in_order(leading)
+    order = topological_order(graph.successor_offsets, graph.successor_split, graph.successors).tolist()
     ends: dict[tuple[int, int], tuple[int, str]] = {}
     for iteration in range(iterations):
         for node in order:
@@ -134,16 +140,6 @@ def _check_order(plan: Plan, graph: TaskGraph, events: np.ndarray, first: int, i
                     raise Violation(f"{name} started {early:.3g} µs before {cause} had ended, on which it depends")
                 last, cause = int(event["stop_ns"]), name
             ends[iteration, node] = last, cause
-
-
-def _in_order(leading: Sequence[Sequence[tuple[int, int]]]) -> list[int]:
-    """Return all nodes, each after those of its iteration that lead to it."""
-    result: dict[int, None] = {}
-    while len(result) < len(leading):
-        for node, edges in enumerate(leading):
-            if node not in result and all(token or source in result for token, source in edges):
-                result[node] = None
-    return list(result)
 
 
 def order(spec: ModelSpec, threads: Sequence[int]) -> Case:
@@ -331,6 +327,32 @@ CASES: dict[str, Callable[[ModelSpec, Sequence[int]], Case]] = {
     "Ctrl-C": interrupt,
     "bits": bits,
 }
+
+
+def check_model(
+    spec: ModelSpec, threads: Sequence[int] = THREADS, limit_s: float = LIMIT_S
+) -> Iterator[dict[str, Any]]:
+    """Yield a row for each case: `case`, `rule`, and `fault`, None where the model keeps the rule. A case that crashes
+    or never ends is the last. Raises `UsageError`: a model of a GPU or another program, which runs no plans on
+    threads."""
+    if spec.is_gpu or spec.is_peer:
+        raise UsageError(f"check-model takes models that run plans on threads of the CPU, got {spec}; name another one")
+    counts = sorted(counts_for(spec, threads))
+    settings = sample_environment(counts[-1], 0, len(available_cpus()), "passive")
+    environment = clean_environment(os.environ, {**settings, **process_environment(spec)})
+    for case, function in CASES.items():
+        job = {"model": str(spec), "case": case, "threads": counts, "cpus": None}
+        ended, tried = True, ""
+        with MeasuringProcess(job, environment, limit_s, COMMAND) as process:
+            try:
+                while (reply := process.ask(None, limit_s) if tried else process.answer())["tries"]:
+                    tried = reply["tries"]
+                fault = reply["fault"]
+            except ProcessFailure as failure:
+                ended, fault = False, f"{failure.row['failure']}: {str(failure).splitlines()[0]} ({tried})"
+        yield {"case": case, "rule": (function.__doc__ or "").rstrip("."), "fault": fault}
+        if not ended:
+            return
 
 
 def check(job: Mapping[str, Any]) -> Any:

@@ -17,8 +17,7 @@ from ..simulate.machine_model import continued
 from ..simulate.policies import barrier_s, simulate
 from ..subjects.models import SERIAL, TASKGRAPH
 from ..tables.numbers import format_time, plural
-from .case import LEAST_PART, Case
-from .chains import cycle_parts
+from .case import LEAST_PART, Case, cycle_parts
 
 SATURATED = 0.7  # part of the measured bandwidth
 INFLATED = 1.1

@@ -1,19 +1,27 @@
-"""Limits of the container, free memory, and disturbance of a measurement by other programs."""
+"""Limits of the container, free and resident memory, temperature and clocks of the processor, and disturbance of a
+measurement by other programs, heat or low voltage.
+
+Functions take `root`, the folder that stands for `/`.
+"""
 
 from __future__ import annotations
 
 import os
+import re
 import resource
 from collections.abc import Iterable
 from pathlib import Path
 
-from .heat import count_throttles, is_throttled
+from ...cython_src.errors import UsageError
 from .proc import parsed, read_fields, read_int, read_text
 
 TICK_US = 1_000_000 // os.sysconf("SC_CLK_TCK")
 # Integer additions per cycle. Whole cores of x86-64 do 3.9 to 5.6, those that share with another guest 2.0 to 2.8: the
 # middle of the gap.
 HALF_CORE = 3.3
+PROCESSOR_SENSORS = ("coretemp", "k10temp", "zenpower", "cpu_thermal")
+# Bits of a Raspberry Pi's firmware: low voltage, capped frequency, throttled, soft limit of temperature, each now.
+PI_SLOWED = 0b1111
 
 
 def cgroup_folders(root="/", controller: str = "cpu") -> list[Path]:
@@ -96,6 +104,30 @@ def read_memory(root="/") -> dict:
         "swap_bytes": min(swaps, default=None),
         "swap_free_bytes": min(swaps_free, default=None),
     }
+
+
+def resident_bytes(field: str = "VmRSS") -> int:
+    """Return the resident memory of this process. Raises `UsageError`: the system does not show it."""
+    try:
+        return 1024 * int(read_fields(Path("/proc/self/status"), ":")[field].split()[0])
+    except (LookupError, ValueError):
+        raise UsageError(f"measuring memory needs {field} in /proc/self/status, which this system has not") from None
+
+
+def peak_resident_bytes() -> int:
+    """Return the most memory that was resident in this process so far; raises like `resident_bytes`.
+
+    The figure of `getrusage` would not do: a process inherits it from the one that started it.
+    """
+    return resident_bytes("VmHWM")
+
+
+def own_and_free_bytes() -> int | None:
+    """Return the bytes that this process holds or could get: None where the machine does not say what is free."""
+    memory = read_memory()
+    free, limit = memory["available_bytes"], memory["limit_bytes"]
+    # What is resident includes files, which count as free as well.
+    return None if free is None else min(filter(None, (free + resident_bytes(), limit)))
 
 
 def oom_kills(root="/") -> int:
@@ -201,3 +233,44 @@ class Disturbance:
                 if value is not None:
                     total = (total or 0) + value // unit
         return total
+
+
+def read_temperature_c(root="/") -> float | None:
+    """Return the temperature of the processor's hottest sensor, in degrees Celsius; None if the machine hides it."""
+    result = []
+    for zone in Path(root, "sys/class/thermal").glob("thermal_zone*"):
+        if re.search(r"cpu|pkg|soc|core|tj", (read_text(zone / "type") or "").lower()):
+            result.append(read_int(zone / "temp"))
+    for folder in Path(root, "sys/class/hwmon").glob("hwmon*"):
+        if read_text(folder / "name") in PROCESSOR_SENSORS:
+            result += [read_int(path) for path in folder.glob("temp*_input")]
+    # A sensor that is switched off answers with an error or with a temperature far below zero.
+    known = [value for value in result if value is not None and value > -50_000]
+    return max(known) / 1000 if known else None
+
+
+def read_clocks_hz(cpus: Iterable[int], root="/") -> dict[str, float]:
+    """Return the clock of some CPUs at this moment, without those whose clock the machine hides."""
+    files = {cpu: Path(root, f"sys/devices/system/cpu/cpu{cpu}/cpufreq/scaling_cur_freq") for cpu in cpus}
+    return {str(cpu): 1e3 * khz for cpu, path in files.items() if (khz := read_int(path))}
+
+
+def count_throttles(root="/") -> int | None:
+    """Return how often heat has throttled the CPUs so far, summed over CPUs and packages; None where nothing counts
+    them."""
+    files = Path(root, "sys/devices/system/cpu").glob("cpu[0-9]*/thermal_throttle/*_throttle_count")
+    counts = [count for count in map(read_int, files) if count is not None]
+    return sum(counts) if counts else None
+
+
+def is_throttled(root="/") -> bool | None:
+    """Return whether a cooling device or the firmware slows the CPUs at this moment; None where neither tells."""
+    result = []
+    for device in Path(root, "sys/class/thermal").glob("cooling_device*"):
+        if (read_text(device / "type") or "").startswith(("thermal-cpufreq", "cpufreq", "Processor")):
+            state = read_int(device / "cur_state")
+            result += [] if state is None else [state > 0]
+    for path in Path(root, "sys/devices/platform").glob("soc*/soc*firmware/get_throttled"):
+        bits = parsed(lambda text: int(text, 16), read_text(path))
+        result += [] if bits is None else [bool(bits & PI_SLOWED)]
+    return any(result) if result else None

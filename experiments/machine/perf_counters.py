@@ -15,6 +15,7 @@ from collections.abc import Mapping, Sequence
 from fcntl import ioctl
 from pathlib import Path
 
+from ...cython_src.closing import Closing
 from ...cython_src.errors import UsageError, did_you_mean
 from .proc import read_fields
 
@@ -77,7 +78,7 @@ def block_events(names: Sequence[str] = ()) -> dict[str, tuple[int, int]]:
     return result
 
 
-class PerfCounters:
+class PerfCounters(Closing):
     """Counters of the calling thread and of all threads that are started later, in whatever program they run.
 
     `error` says why the first event that is missing cannot be counted; it is empty if all can.
@@ -131,9 +132,3 @@ class PerfCounters:
         for file in self._files.values():
             os.close(file)
         self._files = {}
-
-    def __enter__(self) -> PerfCounters:
-        return self
-
-    def __exit__(self, *_) -> None:
-        self.close()

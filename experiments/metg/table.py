@@ -14,8 +14,7 @@ from ..results.disturbance import stopped_text
 from ..results.folder import canonical_json
 from ..results.rows import MetgFailureRow, MetgRow, OfGraph
 from ..results.turns import cores_text, moved
-from ..tables import Column, text_table
-from ..tables.columns import USABLE, count_column, text_column
+from ..tables import USABLE, Column, count_column, text_column, text_table
 from ..tables.numbers import moved_text
 from .graphs import describe_graph, graph_name
 

@@ -117,7 +117,9 @@ def _check(plan: Mapping[str, Any], contestants: Contestants, wanted: bool, limi
     lowered = lower(**small)
     key = plan_key(lowered, _sources(network, lowered) if is_graph else ())
     kept = _read(key)
-    missing = [one for one in _on_cpu(contestants) if one not in kept.models]
+    # Those that must leave the bits of `serial`, those on most threads first.
+    on_cpu = (one for one in contestants if one[0].model.reproducible and not (one[0].is_gpu or one[0].is_serial))
+    missing = [one for one in sorted(on_cpu, key=lambda one: -one[1]) if one not in kept.models]
     if kept.accesses and not missing:
         return PASSED if kept.whole else PARTLY
     name = network if isinstance(network, str) else network.name
@@ -147,13 +149,6 @@ def _small(plan: Mapping[str, Any]) -> dict[str, Any]:
         few = LANES + (options.batch % LANES or LANES)
     batch = min(options.batch, max(few, 2 * options.cut.images))
     return {"network": network, **options.with_changes(layout=layout, batch=batch).as_dict()}
-
-
-def _on_cpu(contestants: Contestants) -> Iterator[tuple[ModelSpec, int]]:
-    """Yield the models that must leave the bits of `serial`, those on most threads first."""
-    for model, threads in sorted(contestants, key=lambda one: -one[1]):
-        if not model.is_gpu and model.model.reproducible and not model.is_serial:
-            yield model, threads
 
 
 def _results(plan: Mapping[str, Any], models: list, accesses: bool, limit_s: float) -> Iterator[dict[str, Any]]:

@@ -11,9 +11,9 @@ from ..analysis.costs import LIBRARIES, REST
 from ..analysis.losses import FACTORS, LOSSES
 from ..analysis.names import model_label
 from ..subjects.memory import GRAPH, KINDS
-from ..tables import Column
-from ..tables.columns import (
+from ..tables import (
     USABLE,
+    Column,
     count_column,
     number_column,
     percent_column,

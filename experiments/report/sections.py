@@ -46,8 +46,7 @@ from ..results.nodes import leaves
 from ..results.rows import RunRow
 from ..subjects.calls import NOT_PLANNED
 from ..subjects.models import SERIAL
-from ..tables import Column, Table
-from ..tables.columns import USABLE, text_column
+from ..tables import USABLE, Column, Table, text_column
 from ..tables.numbers import format_time, plural
 from . import columns
 from .figures import left_out

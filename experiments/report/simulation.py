@@ -14,8 +14,7 @@ from ..analysis.names import model_label
 from ..simulate.machine_model import MachineModel
 from ..simulate.predict import error_text, keep_machine, missing, prediction_table, thread_counts
 from ..subjects.models import ModelSpec
-from ..tables import Column, text_table
-from ..tables.columns import USABLE, number_column, percent_column, time_column
+from ..tables import USABLE, Column, number_column, percent_column, text_table, time_column
 from ..tables.numbers import percent
 from .figures import style
 from .figures.chart import Chart

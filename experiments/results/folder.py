@@ -21,6 +21,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
+from ...cython_src.closing import Closing
 from ...cython_src.errors import UsageError
 from ...cython_src.reading import open_regular
 from ..machine.environment import is_volatile
@@ -254,7 +255,7 @@ def check_run(out_dir: str | os.PathLike, holds: Holds, config: Mapping[str, Any
         check_same(results.run, run, folder, changeable, same_environment=False)
 
 
-class ResultsWriter:
+class ResultsWriter(Closing):
     """Context manager that appends rows to a results folder; there is one writer at a time.
 
     Parameters
@@ -349,9 +350,3 @@ class ResultsWriter:
             self._held.close()
             os.close(self._fd)
             self._fd = -1
-
-    def __enter__(self) -> ResultsWriter:
-        return self
-
-    def __exit__(self, *_) -> None:
-        self.close()

@@ -1,13 +1,16 @@
-"""Nodes: which machine a row was measured on, and which machines may stand in one folder."""
+"""Bases of the rows of results folders; and nodes: which machine a row was measured on, and which machines may stand in
+one folder."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
+
+import msgspec
+from msgspec import Meta
 
 from ...cython_src.errors import UsageError
 from ...cython_src.reading import Text
-from .parts import Part, says
 
 NODES = ("one", "pooled")  # values of the option `nodes` of a sweep
 # What pooled nodes must have in common, as `leaves` of their environments.
@@ -17,6 +20,28 @@ KIND = {
     "CPUs to run on": "affinity",
     "version of forktask": "forktask",
 }
+
+
+def says(text: str) -> Meta:
+    """Annotation of a field: its meaning."""
+    return Meta(description=text)
+
+
+class Part(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Base of rows and of their parts."""
+
+
+class Row(Part, frozen=True, kw_only=True, tag_field="kind"):
+    """Base of rows: a JSON object whose `kind` says which. Lists named together in `ALIKE` have an item each of the
+    same things."""
+
+    ALIKE: ClassVar[tuple[tuple[str, ...], ...]] = ()
+
+    def __post_init__(self) -> None:
+        for names in self.ALIKE:
+            lengths = {name: len(getattr(self, name)) for name in names}
+            if len({*lengths.values()}) > 1:
+                raise ValueError(f"the lists {', '.join(names)} must be equally long, got {[*lengths.values()]}")
 
 
 class Node(Part, frozen=True, kw_only=True):

@@ -11,17 +11,16 @@ from typing import Annotated, Any, Literal, TypeVar, get_args
 import msgspec
 from msgspec import Meta, field
 
-from ...cython_src.binding.executor_contract import Conduct
+from ...cython_src.binding.execution_model import Conduct
 from ...cython_src.errors import UsageError
 from ...cython_src.lowering.options import PlanOptions, plan_options
 from ...cython_src.reading import Amount, Count, Digits, Name, Number, Positive, Real, Text, checked, decode_json
 from ...cython_src.records import fields
 from ..bounds.bounds import GraphBounds
 from ..machine.numa import POLICIES
+from ..machine.topology import BINDS
 from ..subjects.models import ModelSpec, model_in_file
-from .nodes import NOWHERE, Node
-from .parts import Part, Row, says
-from .run_keys import AskedFor, Place
+from .nodes import NODES, NOWHERE, Node, Part, Row, says
 from .training_rows import EpochRow, EvaluatedRow, StudyRow, TrainedRow
 
 Times = dict[str, Amount]
@@ -46,6 +45,63 @@ Origin = Annotated[
 ]
 PAGES = "policy, bytes on each NUMA node, and why the kernel refused it, if it did; null: one node"
 OF_NODE = "where: `host`, `scheduler` (the scheduler's name of the node, or empty) and `boot_id`"
+# Keys of a sweep's configuration that tables and figures read; the sweep itself reads all of it by its own records.
+AskedFor = msgspec.defstruct(
+    "AskedFor",
+    [
+        *((field.name, list[field.kind], []) for field in fields(PlanOptions)),
+        ("title", Text, ""),
+        ("data", Text, ""),
+        ("network", list[Name], []),
+        ("models", list[Name], []),
+        ("threads", list[Number], []),
+        ("interference", list[Count], []),
+        ("inject", list[Name], []),
+        ("repeats", Number, 1),
+        ("budget_s", Amount, 0.0),
+        ("simulate", Annotated[int, Meta(ge=0, le=1024)], 0),
+        ("places", Name, "cores"),
+        ("bind", Literal[BINDS], "close"),
+        ("memory_policy", Literal[POLICIES], POLICIES[0]),
+        ("nodes", Literal[NODES], "one"),
+        ("rtol", Amount, 0.0),
+        ("compare_results", bool, True),
+    ],
+)
+
+
+class _Processor(msgspec.Struct, frozen=True):
+    model: Text | None = None
+
+
+class _Cpu(msgspec.Struct, frozen=True):
+    cpu: Count
+    core: Count
+    socket: Count = 0
+    node: Count = 0
+    kind: Count = 0
+    llc: Count | None = None
+
+
+class _Topology(msgspec.Struct, frozen=True):
+    cpus: list[_Cpu] = []
+
+
+class _CoreKind(msgspec.Struct):
+    text: Text
+    cpus: list[Count]
+
+
+class Place(msgspec.Struct):
+    """Keys of an environment that are read."""
+
+    cpu: _Processor = _Processor()
+    topology: _Topology = _Topology()
+    affinity: list[Count] = []
+    core_kinds: list[_CoreKind] = []
+    gpus: list[Any] = []
+    forktask: Text = ""
+    node: Node = NOWHERE
 
 
 class RunRow(Row, frozen=True, kw_only=True, tag="run"):

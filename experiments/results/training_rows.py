@@ -9,7 +9,7 @@ from msgspec import Meta
 
 from ...cython_src.reading import Amount, Count, Name, Number, Real, Text
 from .disturbance import undisturbed
-from .parts import Part, Row, says
+from .nodes import Part, Row, says
 
 
 class EpochRow(Row, frozen=True, kw_only=True, tag="epoch"):

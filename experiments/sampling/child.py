@@ -27,12 +27,12 @@ import traceback
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from ...cython_src.closing import Closing
 from ...cython_src.errors import MachineError, UsageError
 from ..machine.disturbance import oom_kills
-from ..machine.environment import described_environment
+from ..machine.environment import OPENMP_LIBRARIES, VARIABLE_PREFIXES, VARIABLES, described_environment
 from ..machine.numa import set_memory_policy
 from ..machine.topology import available_cpus
-from ..machine.variables import OPENMP_LIBRARIES, VARIABLE_PREFIXES, VARIABLES
 from ..subjects.models import parse_model
 from ..tables.progress import format_seconds
 
@@ -105,7 +105,7 @@ class ProcessFailure(Exception):
         self.row = {"failure": reason, "message": message}
 
 
-class MeasuringProcess:
+class MeasuringProcess(Closing):
     """A fresh process that measures a job; a context manager, at whose end nothing of it is left.
 
     It runs in a process group of its own, so that Ctrl-C reaches only the calling process, which then ends it, and
@@ -188,12 +188,6 @@ class MeasuringProcess:
         for file in (self._process.stdin, self._pipe, self._errors):
             with contextlib.suppress(OSError):  # a request that it never read
                 file.close()
-
-    def __enter__(self) -> MeasuringProcess:
-        return self
-
-    def __exit__(self, *_) -> None:
-        self.close()
 
     def _write(self, request: Any) -> None:
         with contextlib.suppress(BrokenPipeError):  # it has ended, as the next answer says

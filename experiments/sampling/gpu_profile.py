@@ -19,8 +19,7 @@ from ...cython_src.lowering.options import PlanOptions
 from ...forkjoin.gpu_executor import GpuStreamExecutor
 from ..subjects.models import check_ours, describe_gpu_convolutions, make_executor, models_on
 from ..subjects.subject import build
-from ..tables import Column, text_table
-from ..tables.columns import number_column, percent_column, text_column
+from ..tables import Column, number_column, percent_column, text_column, text_table
 from .profile import EVENT_LOG_WARMUP, MAX_PROFILE_EVENTS, measure_runtime_cost
 from .timing import Stepper
 

@@ -32,10 +32,9 @@ from typing import Any
 from ...cython_src.errors import UsageError
 from ...cython_src.plan.dependences import record_graph
 from ..machine import machine_peaks
-from ..machine.disturbance import Disturbance
+from ..machine.disturbance import Disturbance, peak_resident_bytes, read_clocks_hz, read_temperature_c, resident_bytes
 from ..machine.energy import EnergyMeter
 from ..machine.environment import loaded_libraries
-from ..machine.heat import read_clocks_hz, read_temperature_c
 from ..machine.numa import pages_of
 from ..machine.perf_counters import PerfCounters
 from ..subjects.calls import label
@@ -44,7 +43,6 @@ from ..subjects.models import make_executor
 from ..subjects.subject import answer, build, result_hashes
 from .child import answer_job
 from .gpu_profile import describe_gpu, measure_gpu_profile
-from .measured_memory import peak_resident_bytes, resident_bytes
 from .profile import measure_profile
 from .timing import GPU_UNTIMED_S, Stepper, take_turns, warm_up
 from .trace import measure_trace

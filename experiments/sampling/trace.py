@@ -18,7 +18,7 @@ from ..events.event_states import STATES, instances, worker_states
 from ..events.events import EventLog, write_events
 from ..subjects.models import make_executor
 from ..subjects.subject import build
-from .injections import injected
+from .hogs import injected
 from .timing import Stepper, warm_up
 
 MAX_BLOCK_EVENTS = 2_000_000  # of 32 bytes, for each worker

@@ -35,7 +35,6 @@ from ..tables.numbers import plural
 from ..tables.progress import say
 from . import clock, summary
 from .bench import Bench, Effort, Side, check_turns
-from .null import describe_null, run_null
 
 SAFE = "safe.directory"  # in git's remedy for a clone of another owner
 BUILD_LIMIT_S = 1800.0
@@ -141,7 +140,7 @@ def _judge(claim: str, sides: Sequence[Side], settings: GateSettings) -> dict[st
     """Return the row of a claim about two commits, or of claims about one that is compared with itself."""
     bench, limits = GateBench(), {"limit": settings.at_most, "budget_s": settings.budget_s}
     if settings.null:
-        return run_null(claim, sides[0], number=settings.null, bench=bench, **limits)
+        return clock.run_null(claim, sides[0], number=settings.null, bench=bench, **limits)
     tell = progress(claim, settings.budget_s)
     row = clock.run_clock_test(claim, (sides[0], sides[1]), bench=bench, on_generation=tell, **limits).as_row()
     return {**row, "said": f"at most {settings.at_most:g}", "same_results": bench.same_results()}
@@ -224,7 +223,7 @@ def exit_code(rows: Sequence[Mapping[str, Any]], strict: bool) -> int:
 def describe(row: Mapping[str, Any]) -> str:
     """Describe the result for a model in one line."""
     if row["kind"] == "null":
-        return f"{row['claim']}, at most {row['limit']:g}: {describe_null([row])}"
+        return f"{row['claim']}, at most {row['limit']:g}: {clock.describe_null([row])}"
     text = "; ".join(filter(None, (summary.describe_claim(row), row["reason"])))
     return text if row["same_results"] is not False else f"{text}; the commits leave different results"
 

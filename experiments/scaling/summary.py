@@ -11,7 +11,7 @@ from ..machine.environment import collect
 from ..results.files import LINES, check_appendable, check_writable, write_atomically
 from ..tables import Column, markdown_cell, markdown_table
 from ..tables.numbers import plural
-from .null import describe_null
+from .clock import describe_null
 
 TITLE = "Scaling tests"
 OUTCOMES = {"pass": "within", "fail": "**beyond**", "inconclusive": "inconclusive"}
@@ -47,12 +47,6 @@ CLAIMS = (
     Column("disturbed", lambda r: str(r["num_disturbed"]), True),
     Column("time", lambda r: f"{r['elapsed_s']:.0f} s", True),
 )
-
-
-def json_lines(rows: Sequence[Mapping[str, Any]]) -> str:
-    """Format the environment and all rows as JSON Lines."""
-    first = {"kind": "run", "schema_version": 1, "environment": collect()}
-    return "".join(json.dumps(row, default=str) + "\n" for row in (first, *rows))
 
 
 def describe_claim(row: Mapping[str, Any]) -> str:
@@ -139,9 +133,11 @@ def check_outputs(jsonl: str | None, requested: str | None) -> None:
 
 
 def write(rows: Sequence[Mapping[str, Any]], jsonl: str | None, requested: str | None, title: str = TITLE) -> None:
-    """Write JSON lines to a file where one is named, and append the summary to the files of `summaries`."""
+    """Write the environment and all rows as JSON Lines to a file where one is named, and append the summary to the
+    files of `summaries`."""
     if jsonl:
-        write_atomically(jsonl, json_lines(rows), kind=LINES)
+        lines = [{"kind": "run", "schema_version": 1, "environment": collect()}, *rows]
+        write_atomically(jsonl, "".join(json.dumps(line, default=str) + "\n" for line in lines), kind=LINES)
     for path in summaries(requested):
         with open(path, "a", encoding="utf-8") as file:
             file.write(markdown(rows, title))

@@ -22,7 +22,6 @@ from ..subjects.models import SERIAL, ModelSpec, parse_models, runnable
 from ..tables.numbers import plural
 from . import clock, exact, model
 from .bench import Bench, Side
-from .null import run_null
 
 MOST_EFFICIENT = 2.0  # above this a part of 1 was written in per cent
 MARKED = {
@@ -217,7 +216,7 @@ class Timed:
             if needed > available:
                 result.reason = f"it needs {needed} CPUs to be timed, this process may use {available}"
             elif test.null:
-                done = run_null(claim, sides[0], limit, test.null, budget_s=test.budget_s, bench=Bench())
+                done = clock.run_null(claim, sides[0], limit, test.null, budget_s=test.budget_s, bench=Bench())
                 test.rows.append({**row, **done})
                 return
             else:

@@ -35,12 +35,14 @@ def measure_this_machine(
     line = measure_latency(cpus[0], cpus[1]) if len(cpus) > 1 else 0.0
     wake = measure_latency(cpus[0], cpus[1], sleeps=True, rounds=500) if len(cpus) > 1 else 0.0
     nodes = [node for _, node, _, _ in places_of(cpus)]
+    bandwidth = {int(n): v for n, v in limits.bandwidth_bytes_per_s.items()}
     seconds_per_byte = measure_transfer(cpus[0], cpus[1], TRANSFER_BYTES) if len(cpus) > 1 else 0.0
     return MachineModel(
         name=(environment.get("cpu") or {}).get("model") or platform.node(),
         cores=len(cpus),
         peak_flops_per_s=limits.peak_flops_per_s_1thread,
-        bandwidth_bytes_per_s=_never_less({int(n): v for n, v in limits.bandwidth_bytes_per_s.items()}),
+        # More threads can move what fewer can: where the curve falls, it was disturbed.
+        bandwidth_bytes_per_s={n: max(v for m, v in bandwidth.items() if m <= n) for n in sorted(bandwidth)},
         capacity={int(n): min(v, float(n)) for n, v in limits.capacity.items()},
         last_level_cache_bytes=float(environment["last_level_cache_bytes"]),
         line_s=line,
@@ -51,11 +53,6 @@ def measure_this_machine(
         threads_per_node=next((n for n, node in enumerate(nodes) if node != nodes[0]), len(nodes)),
         overheads=measure_overheads(),
     )
-
-
-def _never_less(curve: Mapping[int, float]) -> dict[int, float]:
-    """Return a curve that does not fall: more threads can move what fewer can, a fall is a disturbance."""
-    return {n: max(curve[m] for m in curve if m <= n) for n in sorted(curve)}
 
 
 def measure_overheads() -> Overheads:

@@ -11,8 +11,8 @@ import numpy as np
 from ...cython_src.binding.storage import home_of
 from ...cython_src.errors import UsageError
 from ...cython_src.plan.barriers import barrier_after, record_with_barriers
+from ...cython_src.plan.cells import commutative_locks
 from ...cython_src.plan.dependences import TaskGraph
-from ...cython_src.plan.locks import commutative_locks
 from ...cython_src.plan.model import READ, Plan
 from ...tasking.executor import expected_cost_ns
 from ...tasking.runtimes import CLAIM_NS, PATIENCE, program_order

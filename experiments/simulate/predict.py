@@ -148,6 +148,7 @@ def thread_counts(sweep: Sweep, plan_id: str, highest: int | None = None) -> lis
     return sorted({*(n for n in measured if n <= highest), *(1 << i for i in range(11) if 1 << i <= highest), highest})
 
 
+@kept
 def prediction_table(
     sweep: Sweep,
     plan_id: str,
@@ -165,12 +166,6 @@ def prediction_table(
     prediction, less 1; NaN where nothing was measured), usable (whether what was measured is), far (beyond four
     times the measured threads).
     """
-    chosen = tuple(models or simulated_models(sweep, plan_id))
-    return _prediction_table(sweep, plan_id, tuple(threads), machine, chosen, seed)
-
-
-@kept
-def _prediction_table(sweep, plan_id, threads, machine, models, seed) -> pd.DataFrame:
     here = machine_of_sweep(sweep)
     target = machine or here
     subject = subject_of(sweep, plan_id, here)
@@ -181,7 +176,7 @@ def _prediction_table(sweep, plan_id, threads, machine, models, seed) -> pd.Data
     best = replace(target, bandwidth_beyond="proportional", barrier_beyond="tree")
     known = max((*target.bandwidth_bytes_per_s, *target.overheads.barrier_s), default=MAX_CORES)
     rows = []
-    for model in models:
+    for model in models or simulated_models(sweep, plan_id):
         for n in threads:
             result = simulate(subject, model, n, target, seed=seed)
             measured = sweep.times.time((plan_id, model, n)).value if machine is None else math.nan

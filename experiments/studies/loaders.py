@@ -15,10 +15,9 @@ import numpy as np
 
 from ...cython_src.errors import optional
 from ...cython_src.networks.registry import get_network
-from ..machine.disturbance import Disturbance
+from ..machine.disturbance import Disturbance, peak_resident_bytes, resident_bytes
 from ..results.disturbance import SPAN_S, undisturbed
 from ..sampling.child import answer_job
-from ..sampling.measured_memory import peak_resident_bytes, resident_bytes
 from ..training.config import TrainingConfig
 from ..training.data import load_data
 from ..training.dataset import Dataset

@@ -18,8 +18,17 @@ from ..report.figures.style import FIGURE_FOLDER, FORMATS, in_style, save_all, s
 from ..report.rendering import DrawnFigure, render_html, render_json, render_text
 from ..report.sections import Report, environment_section, facts_of, section
 from ..results.files import write_atomically, write_table
-from ..tables import Column, Table
-from ..tables.columns import USABLE, count_column, number_column, percent_column, size_column, text_column, time_column
+from ..tables import (
+    USABLE,
+    Column,
+    Table,
+    count_column,
+    number_column,
+    percent_column,
+    size_column,
+    text_column,
+    time_column,
+)
 from ..tables.numbers import percent, time
 from ..training.phase_times import COLUMNS as PHASE_COLUMNS
 from .configuration import Study, axis_text

@@ -18,8 +18,7 @@ from ..report.rendering import render_html, render_text
 from ..report.sections import Report, section
 from ..results.files import output_folder, write_atomically
 from ..subjects.models import TASKITER
-from ..tables import Table
-from ..tables.columns import percent_column, text_column, time_column
+from ..tables import Table, percent_column, text_column, time_column
 from ..tables.numbers import plural
 from . import is_survey, surveys_in
 from .handovers import read_handovers

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -27,8 +27,7 @@ from ..results.folder import SAMPLES, read_results
 from ..results.rows import SampleRow
 from ..simulate.predict import knows_machine, missing, prediction_table
 from ..subjects.models import PERSISTENT, TASKITER
-from ..tables import Column, Table
-from ..tables.columns import count_column, percent_column, text_column
+from ..tables import Column, Table, count_column, percent_column, text_column
 from ..tables.numbers import plural, time
 from . import INFO, is_survey
 from .handovers import draw_handovers, read_handovers
@@ -85,7 +84,9 @@ def write_survey(folder: Path) -> str:
         "data": "",
         "environment_id": result["environment_id"],
     }
-    report = Report(facts["title"], facts, warnings=_left_out(folder, planned), sections=sections)
+    left = [stage.name for stage in STAGES if stage.name in planned and not _is_measured(folder, stage)]
+    warnings = [f"Not measured yet: {', '.join(left)}. The same command continues in this folder."] if left else []
+    report = Report(facts["title"], facts, warnings=warnings, sections=sections)
     write_atomically(folder / REPORT, render_html(report, drawn))
     write_atomically(folder / SURVEY, json.dumps({**render_json(report), **result}, indent=1, default=str) + "\n")
     return f"{render_text(report)}\nReport: {folder / REPORT}"
@@ -119,11 +120,6 @@ def _is_measured(folder: Path, stage: Stage) -> bool:
     """Whether there are results; a sweep that was interrupted in its first generation has no samples."""
     rows = folder / stage.name / SAMPLES
     return rows.exists() and (not stage.axes or bool(read_results(rows.parent).of(SampleRow)))
-
-
-def _left_out(folder: Path, planned: Sequence[str]) -> list[str]:
-    names = [stage.name for stage in STAGES if stage.name in planned and not _is_measured(folder, stage)]
-    return [f"Not measured yet: {', '.join(names)}. The same command continues in this folder."] if names else []
 
 
 def _machine(result: dict[str, Any]) -> Section:

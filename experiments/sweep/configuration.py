@@ -33,14 +33,14 @@ from dataclasses import dataclass, field, make_dataclass, replace
 from functools import partial
 from itertools import count
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
 
 from ...cython_src.errors import UsageError, check_choice, did_you_mean, refusals
 from ...cython_src.gpu import device as gpu_device
 from ...cython_src.lowering.lower import check_shapes, default_batch
-from ...cython_src.lowering.options import PlanOptions, check_images
+from ...cython_src.lowering.options import PlanOptions, check_images, plan_options
 from ...cython_src.networks.own import is_own, name_call
 from ...cython_src.networks.registry import named_network
 from ...cython_src.reading import check_keys, check_title
@@ -55,8 +55,7 @@ from ..results.nodes import NODES
 from ..results.turns import SESSION_PAUSE_S
 from ..sampling.child import TIME_LIMIT_S, WAIT_POLICIES
 from ..sampling.generation import LEAST_ROUNDS
-from ..sampling.hogs import MOST_HOGS
-from ..sampling.injections import INJECTIONS
+from ..sampling.hogs import INJECTIONS, MOST_HOGS
 from ..subjects.calls import CALLS, check_call, is_calls, label
 from ..subjects.memory import parse_bytes
 from ..subjects.models import (
@@ -72,7 +71,9 @@ from ..subjects.models import (
     runnable,
 )
 from ..tables.numbers import plural
-from .tuned import problem_id, read_tuned
+
+if TYPE_CHECKING:
+    from ..analysis.sweep import Sweep
 
 QUICK_BATCH = 8  # the largest of several in a small form, unless there are more
 MOST_SAMPLES = 1_000_000
@@ -603,3 +604,33 @@ def read_configuration(path: str | os.PathLike) -> Configuration:
     """Read a TOML file. Raises `UsageError`: no such file, no TOML, or what `parse_configuration` refuses."""
     values, comment = read_grid(path, "sweep")
     return replace(parse_configuration(values, str(path)), how_to_read=comment)
+
+
+# --- the best granularity of each model, from a folder of a sweep over granularities ---
+
+
+def problem_id(network: str, options: PlanOptions) -> str:
+    """Return the identity of a plan's options without the granularity."""
+    return short_id({"network": network, **options.with_changes(granularity="auto").as_dict()})
+
+
+def best_granularities(sweep: Sweep) -> dict[tuple[str, ModelSpec, int], str]:
+    """Return the granularity at which a model is fastest on a number of threads, by (problem, model, threads)."""
+    result: dict[tuple[str, ModelSpec, int], dict[str, float]] = {}
+    for point in sweep.points():
+        plan = sweep.plans[point.plan_id]
+        if not plan.interference:
+            key = problem_id(plan.network, plan_options(plan.options)), point.model, point.threads
+            result.setdefault(key, {})[plan.granularity] = sweep.times.time(point).value
+    return {key: min(times, key=times.__getitem__) for key, times in result.items()}
+
+
+def read_tuned(folder: str | os.PathLike) -> dict[tuple[str, ModelSpec, int], str]:
+    """Return the `best_granularities` of a folder. Raises `UsageError`: no such folder, or one that holds something
+    else."""
+    from ..analysis.load import load
+
+    try:
+        return best_granularities(load(folder))
+    except UsageError as error:
+        raise UsageError(f"tuned must be a folder of forktask compare or run, got {str(folder)!r}: {error}") from None

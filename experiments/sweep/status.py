@@ -17,8 +17,7 @@ from ..results.rows import FailureRow, OfShard, RoundsRow, RunRow, SampleRow
 from ..results.turns import groups_of, quiet_times, separate_sessions
 from ..subjects.calls import calls_text, label
 from ..subjects.models import read_model
-from ..tables import Column, text_table
-from ..tables.columns import count_column
+from ..tables import Column, count_column, text_table
 from ..tables.numbers import plural
 from .configuration import from_dict
 

@@ -22,8 +22,7 @@ from ..results.files import csv_text, write_atomically
 from ..results.folder import SAMPLES, ResultsWriter, new_run
 from ..results.training_rows import EvaluatedRow
 from ..subjects.models import convolution_for, storage_for
-from ..tables import text_table
-from ..tables.columns import percent_column, text_column, time_column
+from ..tables import percent_column, text_column, text_table, time_column
 from ..tables.numbers import plural
 from ..tables.progress import ProgressBar
 from .config import TrainingConfig

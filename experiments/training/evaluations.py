@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 import math
-from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -12,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from ...cython_src.binding.bind import BlockFailure
+from ...cython_src.closing import Closing
 from ...cython_src.errors import UsageError
 from ...cython_src.lowering.lower import lower
 from ...cython_src.networks.layers import Network
@@ -30,7 +30,7 @@ LARGE_IMAGE = 1 << 16  # values; 64 larger ones would take more memory than most
 OF_A_PLAN = ("activations", "activations and gradients, shared", "temporaries", GRAPH)
 
 
-class Evaluations:
+class Evaluations(Closing):
     """Plans that evaluate a network on data, with the parameters in a storage. A context manager; it owns executors.
 
     Parameters
@@ -61,12 +61,6 @@ class Evaluations:
         self.largest_bytes = 0
         self._executors = ExitStack()
         self._plans: dict[tuple[int, int], tuple[str, Any, Any]] = {}
-
-    def __enter__(self) -> Evaluations:
-        return self
-
-    def __exit__(self, *error) -> None:
-        self.close()
 
     def close(self) -> None:
         """End the threads, and give the memory of the plans back."""
@@ -194,7 +188,8 @@ def load_weights(path: Path, network: Network, bound: Any, new_head: bool = Fals
     fresh, unused = [n for n in names if n not in fitting], sorted({*read} - {*fitting})
     text = [f"loaded {len(fitting)} of {len(names)} arrays from {path}"]
     text += [f"begin at random: {', '.join(fresh)}"] if fresh else []
-    text += [f"not used: {_some(unused)}"] if unused else []
+    more = f" and {len(unused) - 4} more" if len(unused) > 4 else ""
+    text += [f"not used: {', '.join(unused[:4])}{more}"] if unused else []
     return "; ".join(text)
 
 
@@ -202,8 +197,3 @@ def kept_names(plan: Any) -> list[str]:
     """Return the names of parameters and running statistics, which inference needs."""
     statistics = [name for name, buffer in plan.buffers.items() if buffer.role == "statistic"]
     return [*plan.attributes["parameters"], *statistics]
-
-
-def _some(names: Sequence[str]) -> str:
-    """The first of some names, and how many more there are."""
-    return ", ".join(names[:4]) + (f" and {len(names) - 4} more" if len(names) > 4 else "")

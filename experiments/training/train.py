@@ -19,6 +19,7 @@ from ...cython_src.lowering.options import PlanOptions
 from ...cython_src.networks.own import is_own
 from ...cython_src.networks.registry import get_network
 from ..images.decoding import BrokenImage
+from ..machine.disturbance import own_and_free_bytes, resident_bytes
 from ..machine.energy import energy_text
 from ..machine.environment import described_environment
 from ..machine.topology import cpu_order
@@ -28,7 +29,6 @@ from ..results.files import check_writable_folder, list_folder, unfinished, writ
 from ..results.folder import SAMPLES, ResultsWriter, check_same, new_run, read_results
 from ..results.rows import RunRow
 from ..results.training_rows import EpochRow, Summary, TrainedRow, epoch_times
-from ..sampling.measured_memory import own_and_free_bytes, resident_bytes
 from ..subjects.memory import needs_text
 from ..subjects.models import check_ours, convolution_for, models_on
 from ..tables.numbers import plural

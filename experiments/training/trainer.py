@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from ...cython_src.closing import Closing
 from ...cython_src.errors import UsageError
 from ...cython_src.gpu.bind import device_bytes
 from ...cython_src.lowering.lower import initialise, lower
@@ -20,11 +21,10 @@ from ...cython_src.networks.registry import get_network
 from ...cython_src.plan.model import Plan
 from ...cython_src.records import LARGEST
 from ..images.source import Augmentation, ImageSource
-from ..machine.disturbance import Disturbance
+from ..machine.disturbance import Disturbance, own_and_free_bytes, peak_resident_bytes, resident_bytes
 from ..machine.energy import EnergyMeter
 from ..machine.numa import FIRST_TOUCH, memory_nodes, set_memory_policy
 from ..results.training_rows import EpochRow, TrainedRow
-from ..sampling.measured_memory import own_and_free_bytes, peak_resident_bytes, resident_bytes
 from ..subjects.memory import (
     allowed_bytes,
     check_fits,
@@ -50,7 +50,7 @@ from .weights import write_hugging_face
 EVALUATING = "evaluating plans"
 
 
-class Trainer:
+class Trainer(Closing):
     """One network in training with one seed. A context manager; it owns executors and memory.
 
     Parameters
@@ -129,12 +129,6 @@ class Trainer:
     def epoch(self) -> int:
         """Epochs done."""
         return len(self.history)
-
-    def __enter__(self) -> Trainer:
-        return self
-
-    def __exit__(self, *error) -> None:
-        self.close()
 
     def close(self) -> None:
         """End all threads; memory that this process takes from now on goes where the system puts it."""

@@ -2,98 +2,85 @@
 
 import numpy as np
 
+import forktask as ft
 from forktask.cython_src.lowering.lower import initialise
 from forktask.cython_src.networks import mobilenet_v1, mobilenet_v2, preact_resnet18, resnet18, resnext29_2x64d
-from forktask.cython_src.networks.layers import (
-    Add,
-    AveragePool,
-    BatchNorm,
-    Conv2d,
-    GlobalAvgPool,
-    Linear,
-    MaxPool,
-    Network,
-    ReLU,
-    ReLU6,
-    Sigmoid,
-    SoftmaxCrossEntropy,
-)
 from forktask.cython_src.networks.parts import convolutional_classifier
 
 # Layers without norms, biases, a pooled branch, a tensor with four readers, a sum of a layer with itself.
-BRANCHES = Network(
+BRANCHES = ft.Network(
     "branches",
     (3, 10, 10),
     (
-        Conv2d("conv1", 16, 5, 2),
-        ReLU("relu1"),
-        AveragePool("mean", 2),
-        Conv2d("conv2", 16, 3, 2, dilation=2, groups=2, after="mean"),
-        MaxPool("largest", 3, 1, 1, after="mean"),
-        Add("sum1", ("conv2", "largest")),
-        Add("sum2", ("sum1", "mean")),
-        Add("sum3", ("sum2", "mean")),
-        BatchNorm("bn", after="sum3"),
-        Add("sum4", ("bn", "sum3")),
-        Add("sum5", ("sum4", "sum4")),
-        ReLU("relu2"),
-        GlobalAvgPool("pool"),
-        Linear("linear", 10),
-        SoftmaxCrossEntropy(),
+        ft.Conv2d("conv1", 16, 5, 2),
+        ft.ReLU("relu1"),
+        ft.AveragePool("mean", 2),
+        ft.Conv2d("conv2", 16, 3, 2, dilation=2, groups=2, after="mean"),
+        ft.MaxPool("largest", 3, 1, 1, after="mean"),
+        ft.Add("sum1", ("conv2", "largest")),
+        ft.Add("sum2", ("sum1", "mean")),
+        ft.Add("sum3", ("sum2", "mean")),
+        ft.BatchNorm("bn", after="sum3"),
+        ft.Add("sum4", ("bn", "sum3")),
+        ft.Add("sum5", ("sum4", "sum4")),
+        ft.ReLU("relu2"),
+        ft.GlobalAvgPool("pool"),
+        ft.Linear("linear", 10),
+        ft.SoftmaxCrossEntropy(),
     ),
 )
 
 # Maps read by fully connected layers, two of them by a pool too; sums and activations without pixels; vectors that
 # several layers read.
-DENSE = Network(
+DENSE = ft.Network(
     "dense",
     (3, 9, 17),
     (
-        Conv2d("conv1", 20, 3, 1),
-        ReLU("relu1"),
-        Linear("left", 24),
-        ReLU("relu2"),
-        MaxPool("pool1", 2, after="relu1"),
-        Linear("right", 24),
-        Linear("middle", 24, after="relu1"),
-        Add("sum1", ("relu2", "right")),
-        Add("sum2", ("middle", "sum1")),
-        ReLU6("relu3"),
-        Linear("linear1", 24),
-        Add("sum3", ("linear1", "relu3")),
-        Linear("linear", 10),
-        SoftmaxCrossEntropy(),
+        ft.Conv2d("conv1", 20, 3, 1),
+        ft.ReLU("relu1"),
+        ft.Linear("left", 24),
+        ft.ReLU("relu2"),
+        ft.MaxPool("pool1", 2, after="relu1"),
+        ft.Linear("right", 24),
+        ft.Linear("middle", 24, after="relu1"),
+        ft.Add("sum1", ("relu2", "right")),
+        ft.Add("sum2", ("middle", "sum1")),
+        ft.ReLU6("relu3"),
+        ft.Linear("linear1", 24),
+        ft.Add("sum3", ("linear1", "relu3")),
+        ft.Linear("linear", 10),
+        ft.SoftmaxCrossEntropy(),
     ),
 )
 # Sigmoids of maps with padding channels, and without pixels; a reader's halo, and a tensor with two readers.
-SIGMOIDS = Network(
+SIGMOIDS = ft.Network(
     "sigmoids",
     (3, 8, 8),
     (
-        Conv2d("conv1", 20, 3, 1),
-        Sigmoid("sigmoid1"),
-        Conv2d("conv2", 20, 3, 1),
-        Add("sum", ("conv2", "sigmoid1")),
-        Sigmoid("sigmoid2"),
-        Linear("linear1", 24),
-        Sigmoid("sigmoid3"),
-        Linear("linear", 10),
-        SoftmaxCrossEntropy(),
+        ft.Conv2d("conv1", 20, 3, 1),
+        ft.Sigmoid("sigmoid1"),
+        ft.Conv2d("conv2", 20, 3, 1),
+        ft.Add("sum", ("conv2", "sigmoid1")),
+        ft.Sigmoid("sigmoid2"),
+        ft.Linear("linear1", 24),
+        ft.Sigmoid("sigmoid3"),
+        ft.Linear("linear", 10),
+        ft.SoftmaxCrossEntropy(),
     ),
 )
 # No fully connected layer: each class has a map. A sum and its activation belong to a convolution.
-MAPS_OF_CLASSES = Network(
+MAPS_OF_CLASSES = ft.Network(
     "maps_of_classes",
     (3, 6, 6),
     (
-        Conv2d("conv1", 20, 3, 1),
-        ReLU("relu1"),
-        Conv2d("conv2", 20, 1, 0),
-        Add("sum", ("conv2", "relu1")),
-        ReLU("relu2"),
-        Conv2d("conv3", 10, 1, 0),
-        GlobalAvgPool("pool"),
-        SoftmaxCrossEntropy(),
+        ft.Conv2d("conv1", 20, 3, 1),
+        ft.ReLU("relu1"),
+        ft.Conv2d("conv2", 20, 1, 0),
+        ft.Add("sum", ("conv2", "relu1")),
+        ft.ReLU("relu2"),
+        ft.Conv2d("conv3", 10, 1, 0),
+        ft.GlobalAvgPool("pool"),
+        ft.SoftmaxCrossEntropy(),
     ),
 )
 

@@ -41,30 +41,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+import forktask as ft
 from forktask.cython_src.errors import UsageError
-from forktask.cython_src.networks.layers import (
-    GELU,
-    Add,
-    Attention,
-    AveragePool,
-    BatchNorm,
-    Conv2d,
-    Dropout,
-    Embedding,
-    FirstToken,
-    GlobalAvgPool,
-    LayerNorm,
-    Linear,
-    MaxPool,
-    Network,
-    NoNorm,
-    Positions,
-    ReLU,
-    ReLU6,
-    Sigmoid,
-    TiedHead,
-    Trigram,
-)
 
 SCALE, CUBE = math.sqrt(2 / math.pi), 0.044715
 IGNORED = -100
@@ -96,7 +74,7 @@ class Step:
 
 
 def forward(
-    network: Network,
+    network: ft.Network,
     parameters: Mapping[str, np.ndarray],
     samples: np.ndarray,
     labels: np.ndarray,
@@ -131,7 +109,7 @@ def forward(
     inputs = network.inputs()
     for layer in network.layers[:-1]:
         x = [activations[name] for name in inputs[layer.name]]
-        if isinstance(layer, Dropout):
+        if isinstance(layer, ft.Dropout):
             activations[layer.name] = x[0] * (masks or {}).get(layer.name, 1.0)
         else:
             activations[layer.name] = _layer_forward(layer, weights, x, running, training)
@@ -145,7 +123,7 @@ def forward(
 
 
 def forward_backward(
-    network: Network,
+    network: ft.Network,
     parameters: Mapping[str, np.ndarray],
     samples: np.ndarray,
     labels: np.ndarray,
@@ -163,7 +141,7 @@ def forward_backward(
     for layer in reversed(network.layers[:-1]):
         x = [step.activations[name] for name in inputs[layer.name]]
         dy, y = step.gradients[layer.name], step.activations[layer.name]
-        if isinstance(layer, Dropout):
+        if isinstance(layer, ft.Dropout):
             parts, own = [dy * (masks or {}).get(layer.name, 1.0)], {}
         else:
             parts, own = _layer_backward(layer, weights, x, y, dy)
@@ -182,7 +160,7 @@ def _targets(labels, classes, label_smoothing):
 def _layer_forward(layer, weights, inputs, statistics, training):
     x, weight, bias = inputs[0], weights.get(f"{layer.name}.weight"), weights.get(f"{layer.name}.bias")
     match layer:
-        case Conv2d():
+        case ft.Conv2d():
             n, c = x.shape[:2]
             windows = _windows(x, layer)
             windows = windows.reshape(n, layer.groups, c // layer.groups, *windows.shape[2:])
@@ -190,7 +168,7 @@ def _layer_forward(layer, weights, inputs, statistics, training):
             y = np.einsum("ngchwij,gocij->ngohw", windows, weight, optimize=True)
             y = y.reshape(n, -1, *y.shape[3:])
             return y + bias[:, None, None] if layer.bias else y
-        case BatchNorm():
+        case ft.BatchNorm():
             mean, var = statistics[f"{layer.name}.running_mean"], statistics[f"{layer.name}.running_var"]
             if training:
                 batch_mean, batch_var = x.mean(axis=(0, 2, 3)), x.var(axis=(0, 2, 3))
@@ -200,43 +178,43 @@ def _layer_forward(layer, weights, inputs, statistics, training):
                 mean, var = batch_mean, batch_var
             scale = weight / np.sqrt(var + layer.eps)
             return (x - mean[:, None, None]) * scale[:, None, None] + bias[:, None, None]
-        case ReLU():
+        case ft.ReLU():
             return np.maximum(x, 0.0)
-        case ReLU6():
+        case ft.ReLU6():
             return np.clip(x, 0.0, 6.0)
-        case Sigmoid():
+        case ft.Sigmoid():
             return 1 / (1 + np.exp(-x))
-        case Add():
+        case ft.Add():
             return x + inputs[1]
-        case MaxPool():
+        case ft.MaxPool():
             return _pool_windows(x, layer, -np.inf).max(axis=-1)
-        case AveragePool():
+        case ft.AveragePool():
             return _pool_windows(x, layer, 0.0).mean(axis=-1)
-        case GlobalAvgPool():
+        case ft.GlobalAvgPool():
             return x.mean(axis=(2, 3))
-        case Linear():
+        case ft.Linear():
             y = _rows(x) @ weight.T
             return y + bias if layer.bias else y
-        case Embedding():
+        case ft.Embedding():
             y = weight[x]
             return y + weights[f"{layer.positions}.weight"][: x.shape[1]] if layer.positions else y
-        case Positions():
+        case ft.Positions():
             y = x + weight[: x.shape[1]]
             return y + weights[f"{layer.types}.weight"][0] if layer.types else y
-        case Trigram():
+        case ft.Trigram():
             return np.concatenate([_shifted(x, 1), x, _shifted(x, -1)], axis=-1)
-        case FirstToken():
+        case ft.FirstToken():
             return x[:, :1]
-        case NoNorm():
+        case ft.NoNorm():
             return x * weight + bias
-        case LayerNorm():
+        case ft.LayerNorm():
             return _normalised(layer, x)[0] * weight + bias
-        case Attention():
+        case ft.Attention():
             _, _, v, p = _attention(layer, np.concatenate(inputs, axis=-1))
             return _joined(p @ v)
-        case GELU():
+        case ft.GELU():
             return 0.5 * x * (1 + np.tanh(SCALE * (x + CUBE * x**3)))
-        case TiedHead():
+        case ft.TiedHead():
             y = x @ _head_weights(layer, weights).T
             return y + bias if layer.bias else y
     raise UsageError(f"the reference has no formula for {layer!r}; add one")
@@ -247,7 +225,7 @@ def _layer_backward(layer, weights, inputs, y, dy):
     x = inputs[0]
     weight, bias = f"{layer.name}.weight", f"{layer.name}.bias"
     match layer:
-        case Conv2d():
+        case ft.Conv2d():
             n, c = x.shape[:2]
             g, height, width = layer.groups, *dy.shape[2:]
             windows = _windows(x, layer)
@@ -269,65 +247,65 @@ def _layer_backward(layer, weights, inputs, y, dy):
                         "ngohw,goc->ngchw", dy_groups, weight_groups[..., i, j], optimize=True
                     )
             return [dx.reshape(n, c, *dx.shape[3:])[:, :, p : p + x.shape[2], p : p + x.shape[3]]], own
-        case BatchNorm():
+        case ft.BatchNorm():
             inv_std = 1 / np.sqrt(x.var(axis=(0, 2, 3)) + layer.eps)
             xhat = (x - x.mean(axis=(0, 2, 3))[:, None, None]) * inv_std[:, None, None]
             own = {weight: (dy * xhat).sum(axis=(0, 2, 3)), bias: dy.sum(axis=(0, 2, 3))}
             mean_dy, mean_xhat = ((dy * v).mean(axis=(0, 2, 3))[:, None, None] for v in (np.ones_like(x), xhat))
             return [(weights[weight] * inv_std)[:, None, None] * (dy - mean_dy - xhat * mean_xhat)], own
-        case ReLU():
+        case ft.ReLU():
             return [dy * (x > 0)], {}
-        case ReLU6():
+        case ft.ReLU6():
             return [dy * ((x > 0) & (x < 6))], {}
-        case Sigmoid():
+        case ft.Sigmoid():
             return [dy * y * (1 - y)], {}
-        case Add():
+        case ft.Add():
             return [dy, dy], {}
-        case MaxPool():
+        case ft.MaxPool():
             windows = _pool_windows(x, layer, -np.inf)
             chosen = np.zeros_like(windows)
             np.put_along_axis(chosen, windows.argmax(axis=-1)[..., None], dy[..., None], axis=-1)
             return [_from_pool_windows(chosen, layer, x.shape)], {}
-        case AveragePool():
+        case ft.AveragePool():
             share = np.repeat(dy[..., None] / layer.size**2, layer.size**2, axis=-1)
             return [_from_pool_windows(share, layer, x.shape)], {}
-        case GlobalAvgPool():
+        case ft.GlobalAvgPool():
             return [np.broadcast_to(dy[:, :, None, None] / (x.shape[2] * x.shape[3]), x.shape)], {}
-        case Linear():
+        case ft.Linear():
             own = {weight: np.einsum("...o,...i->oi", dy, _rows(x), optimize=True)}
             if layer.bias:
                 own[bias] = dy.reshape(-1, dy.shape[-1]).sum(axis=0)
             return [(dy @ weights[weight]).reshape(x.shape)], own
-        case Embedding():
+        case ft.Embedding():
             own = {weight: np.zeros_like(weights[weight])}
             np.add.at(own[weight], x, dy)
             if layer.positions:
                 place = own[f"{layer.positions}.weight"] = np.zeros_like(weights[f"{layer.positions}.weight"])
                 place[: x.shape[1]] = dy.sum(axis=0)
             return [], own
-        case Positions():
+        case ft.Positions():
             own = {weight: np.zeros_like(weights[weight])}
             own[weight][: x.shape[1]] = dy.sum(axis=0)
             if layer.types:
                 kind = own[f"{layer.types}.weight"] = np.zeros_like(weights[f"{layer.types}.weight"])
                 kind[0] = dy.sum(axis=(0, 1))
             return [dy], own
-        case Trigram():
+        case ft.Trigram():
             after, at, before = np.split(dy, 3, axis=-1)
             return [_shifted(after, -1) + at + _shifted(before, 1)], {}
-        case FirstToken():
+        case ft.FirstToken():
             dx = np.zeros_like(x)
             dx[:, :1] = dy
             return [dx], {}
-        case NoNorm():
+        case ft.NoNorm():
             return [dy * weights[weight]], {weight: (dy * x).sum(axis=(0, 1)), bias: dy.sum(axis=(0, 1))}
-        case LayerNorm():
+        case ft.LayerNorm():
             normal, inverse = _normalised(layer, x)
             own = {weight: (dy * normal).sum(axis=(0, 1)), bias: dy.sum(axis=(0, 1))}
             d = dy * weights[weight]
             means = [part.mean(axis=-1, keepdims=True) for part in (d, d * normal)]
             return [inverse * (d - means[0] - normal * means[1])], own
-        case Attention():
+        case ft.Attention():
             q, k, v, p = _attention(layer, np.concatenate(inputs, axis=-1))
             dy = _heads(dy, layer.heads)
             dp = dy @ v.swapaxes(-1, -2)
@@ -335,10 +313,10 @@ def _layer_backward(layer, weights, inputs, y, dy):
             parts = ds @ k, ds.swapaxes(-1, -2) @ q, p.swapaxes(-1, -2) @ dy
             joined = [_joined(part) for part in parts]
             return (joined if layer.inputs else [np.concatenate(joined, axis=-1)]), {}
-        case GELU():
+        case ft.GELU():
             t = np.tanh(SCALE * (x + CUBE * x**3))
             return [dy * (0.5 * (1 + t) + 0.5 * x * (1 - t * t) * SCALE * (1 + 3 * CUBE * x**2))], {}
-        case TiedHead():
+        case ft.TiedHead():
             tied, joined = f"{layer.embedding}.weight", _head_weights(layer, weights)
             gradient, width = np.einsum("nto,nti->oi", dy, x, optimize=True), weights[tied].shape[1]
             own = {tied: gradient[:, :width]}
@@ -365,7 +343,7 @@ def _windows(x, layer):
 
 
 def _pool_geometry(layer):
-    return layer.size, layer.stride or layer.size, layer.padding if isinstance(layer, MaxPool) else 0
+    return layer.size, layer.stride or layer.size, layer.padding if isinstance(layer, ft.MaxPool) else 0
 
 
 def _pool_windows(x, layer, outside):

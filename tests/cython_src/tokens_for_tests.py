@@ -2,61 +2,49 @@
 
 import numpy as np
 
+import forktask as ft
 from forktask.cython_src.kernels.loss.loss import IGNORED
 from forktask.cython_src.lowering.lower import initialise
 from forktask.cython_src.networks import gpt2, mobilebert
-from forktask.cython_src.networks.layers import (
-    GELU,
-    Add,
-    Attention,
-    Embedding,
-    LayerNorm,
-    Linear,
-    Network,
-    Sigmoid,
-    SoftmaxCrossEntropy,
-    TiedHead,
-    Tokens,
-)
 
 SMALL = gpt2.network("small", num_layers=2, features=24, heads=3, vocabulary=37, positions=12)
 # No positions, no biases, attention in both directions, a tensor with three readers, sums, a GELU and a sigmoid that
 # nothing includes, a head of its own.
-BOTH_WAYS = Network(
+BOTH_WAYS = ft.Network(
     "both_ways",
     (6,),
     (
-        Embedding("table", 6),
-        Linear("qkv", 18, bias=False),
-        Attention("attention", 2, causal=False),
-        Add("sum1", ("attention", "table")),
-        GELU("gelu"),
-        Add("sum2", ("gelu", "sum1")),
-        Add("sum3", ("sum2", "sum1")),
-        Sigmoid("sigmoid"),
-        LayerNorm("norm"),
-        Linear("left", 10),
-        Linear("right", 10, after="norm"),
-        GELU("gelu_right"),
-        Add("sum4", ("gelu_right", "left")),
-        Linear("head", 7, bias=False),
-        SoftmaxCrossEntropy(),
+        ft.Embedding("table", 6),
+        ft.Linear("qkv", 18, bias=False),
+        ft.Attention("attention", 2, causal=False),
+        ft.Add("sum1", ("attention", "table")),
+        ft.GELU("gelu"),
+        ft.Add("sum2", ("gelu", "sum1")),
+        ft.Add("sum3", ("sum2", "sum1")),
+        ft.Sigmoid("sigmoid"),
+        ft.LayerNorm("norm"),
+        ft.Linear("left", 10),
+        ft.Linear("right", 10, after="norm"),
+        ft.GELU("gelu_right"),
+        ft.Add("sum4", ("gelu_right", "left")),
+        ft.Linear("head", 7, bias=False),
+        ft.SoftmaxCrossEntropy(),
     ),
-    Tokens(7, 6),
+    ft.Tokens(7, 6),
 )
 # Two heads' worth of gradients for one table: a linear layer between reads the first product with it.
-TWICE_TIED = Network(
+TWICE_TIED = ft.Network(
     "twice_tied",
     (6,),
     (
-        Embedding("wte", 8, positions="wpe"),
-        TiedHead("first", "wte"),
-        Linear("back", 8),
-        LayerNorm("norm"),
-        TiedHead("second", "wte"),
-        SoftmaxCrossEntropy(),
+        ft.Embedding("wte", 8, positions="wpe"),
+        ft.TiedHead("first", "wte"),
+        ft.Linear("back", 8),
+        ft.LayerNorm("norm"),
+        ft.TiedHead("second", "wte"),
+        ft.SoftmaxCrossEntropy(),
     ),
-    Tokens(9, 6),
+    ft.Tokens(9, 6),
 )
 
 

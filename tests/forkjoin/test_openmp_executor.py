@@ -9,18 +9,7 @@ import kinds
 import pytest
 
 from forktask.cython_src.plan.builder import PlanBuilder
-from forktask.cython_src.plan.model import (
-    COMMUTATIVE,
-    CONCURRENT,
-    READ,
-    UPDATE,
-    WRITE,
-    Block,
-    commutative,
-    concurrent,
-    read,
-    write,
-)
+from forktask.cython_src.plan.model import Block, commutative, concurrent, read, write
 from forktask.forkjoin.outside_runs import depend_lists
 
 
@@ -43,14 +32,8 @@ def test_depend_lists_merge_what_a_task_does_to_a_cell():
         ],
         attributes={"work": 0, "fail_iteration": -1, "fail_index": -1},
     )
-    table = builder.build().accesses
-    result = {
-        kind: {*cells[: offsets[-1]].tolist()}
-        for kind, (offsets, cells) in zip(
-            (READ, WRITE, UPDATE, CONCURRENT, COMMUTATIVE), depend_lists(table), strict=True
-        )
-    }
-    assert result == {READ: {0, 1}, WRITE: {3}, UPDATE: {2}, CONCURRENT: {4}, COMMUTATIVE: {5}}
+    result = [{*cells[: offsets[-1]].tolist()} for offsets, cells in depend_lists(builder.build().accesses)]
+    assert result == [{0, 1}, {3}, {2}, {4}, {5}]  # in, out, inout, concurrent, commutative
 
 
 @pytest.mark.libomp

@@ -14,8 +14,7 @@ from forktask.cython_src.binding.bind import bind
 from forktask.cython_src.errors import UsageError
 from forktask.cython_src.graphs.task_bench import task_bench
 from forktask.experiments.commands.main import main
-from forktask.experiments.conformance.cases import CASES
-from forktask.experiments.conformance.conformance import check_model
+from forktask.experiments.conformance.cases import CASES, check_model
 from forktask.experiments.subjects.models import make_executor, parse_model, read_model
 
 pytestmark = pytest.mark.cc

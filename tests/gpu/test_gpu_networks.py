@@ -5,6 +5,7 @@ import pytest
 from cython_src.kernels.kernel_testing import EPSILON
 from gpu.fake_gpu import emulator
 
+import forktask as ft
 from cython_src import networks_for_tests as images
 from cython_src import tokens_for_tests as tokens
 from forktask.cython_src.binding.bind import bind
@@ -16,57 +17,44 @@ from forktask.cython_src.gpu.bind import GpuBoundPlan
 from forktask.cython_src.gpu.launch_graph import launch_graph
 from forktask.cython_src.kernels import kernel_table
 from forktask.cython_src.lowering.lower import lower
-from forktask.cython_src.networks.layers import (
-    AveragePool,
-    BatchNorm,
-    Conv2d,
-    Dropout,
-    GlobalAvgPool,
-    Linear,
-    MaxPool,
-    Network,
-    ReLU,
-    ReLU6,
-    SoftmaxCrossEntropy,
-)
 from forktask.cython_src.networks.parts import convolutional_classifier
 from forktask.cython_src.networks.registry import get_network, network_names
 from forktask.experiments.subjects.models import options_for, parse_model
 
 # What the networks have not: odd channels, strides of pooling, dropout in both places, a depthwise bias.
-MIXED = Network(
+MIXED = ft.Network(
     "mixed",
     (3, 9, 9),
     (
-        Conv2d("conv1", 20, 3, 1),
-        ReLU6("relu1"),
-        MaxPool("pool1", 3, 2, 1),
-        Dropout("drop1", 0.3),
-        Conv2d("depthwise", 20, 3, 1, 1, groups=20),
-        Conv2d("conv2", 24, 3, 1, 2, groups=4),
-        BatchNorm("bn"),
-        ReLU("relu2"),
-        AveragePool("pool2", 2, 1),
-        GlobalAvgPool("pool"),
-        Dropout("drop2", 0.5),
-        Linear("linear", 5),
-        SoftmaxCrossEntropy(),
+        ft.Conv2d("conv1", 20, 3, 1),
+        ft.ReLU6("relu1"),
+        ft.MaxPool("pool1", 3, 2, 1),
+        ft.Dropout("drop1", 0.3),
+        ft.Conv2d("depthwise", 20, 3, 1, 1, groups=20),
+        ft.Conv2d("conv2", 24, 3, 1, 2, groups=4),
+        ft.BatchNorm("bn"),
+        ft.ReLU("relu2"),
+        ft.AveragePool("pool2", 2, 1),
+        ft.GlobalAvgPool("pool"),
+        ft.Dropout("drop2", 0.5),
+        ft.Linear("linear", 5),
+        ft.SoftmaxCrossEntropy(),
     ),
 )
-LENET = Network(
+LENET = ft.Network(
     "small lenet",
     (1, 14, 14),
     (
-        Conv2d("conv1", 3, 5, 1),
-        ReLU("relu1"),
-        MaxPool("pool1"),
-        Conv2d("conv2", 4, 5, 2),
-        ReLU("relu2"),
-        MaxPool("pool2"),
-        Linear("fc1", 7),
-        ReLU("relu3"),
-        Linear("fc2", 4),
-        SoftmaxCrossEntropy(),
+        ft.Conv2d("conv1", 3, 5, 1),
+        ft.ReLU("relu1"),
+        ft.MaxPool("pool1"),
+        ft.Conv2d("conv2", 4, 5, 2),
+        ft.ReLU("relu2"),
+        ft.MaxPool("pool2"),
+        ft.Linear("fc1", 7),
+        ft.ReLU("relu3"),
+        ft.Linear("fc2", 4),
+        ft.SoftmaxCrossEntropy(),
     ),
 )
 CHAIN = convolutional_classifier("small", (2, 8, 32), (5, 4), 3)

@@ -13,35 +13,10 @@ from typing import Any
 
 import numpy as np
 
+import forktask as ft
 from forktask.cython_src.errors import UsageError
 from forktask.cython_src.kernels.convolution.algorithms import CONV_OPTIONS
 from forktask.cython_src.lowering.options import FUSIONS
-from forktask.cython_src.networks.layers import (
-    GELU,
-    Add,
-    Attention,
-    AveragePool,
-    BatchNorm,
-    Conv2d,
-    Dropout,
-    Embedding,
-    FirstToken,
-    GlobalAvgPool,
-    Layer,
-    LayerNorm,
-    Linear,
-    MaxPool,
-    Network,
-    NoNorm,
-    Positions,
-    ReLU,
-    ReLU6,
-    Sigmoid,
-    SoftmaxCrossEntropy,
-    TiedHead,
-    Tokens,
-    Trigram,
-)
 
 SHARE_OF_TOKENS = 0.25
 MOST_ELEMENTS = 4000  # of a tensor of one sample: the reference has to be quick
@@ -60,7 +35,7 @@ class Case:
         Of the data.
     """
 
-    network: Network
+    network: ft.Network
     options: Mapping[str, Any]
     seed: int = 0
 
@@ -105,10 +80,10 @@ class _Growth:
 
     rng: np.random.Generator
     input_shape: tuple[int, ...] = ()
-    layers: list[Layer] = field(default_factory=list)
+    layers: list[ft.Layer] = field(default_factory=list)
     shapes: dict[str, tuple[int, ...]] = field(default_factory=dict)  # of tensors that exist
     last: str = "input"
-    input_tokens: Tokens | None = None
+    input_tokens: ft.Tokens | None = None
     padding: int | None = None  # of all convolutions of a chain
 
     def chance(self, share: float) -> bool:
@@ -127,8 +102,8 @@ class _Growth:
         if after and after != self.last:
             named["after"] = after
         layer = kind(name, *arguments, **named)
-        sources = layer.inputs if isinstance(layer, Add) else getattr(layer, "inputs", ()) or (after or self.last,)
-        network = Network("random", self.input_shape, (*self.layers, layer), self.input_tokens)
+        sources = layer.inputs if isinstance(layer, ft.Add) else getattr(layer, "inputs", ()) or (after or self.last,)
+        network = ft.Network("random", self.input_shape, (*self.layers, layer), self.input_tokens)
         try:
             shape = layer.shape_after(network, *(self.shapes[source] for source in sources))
         except UsageError:
@@ -141,7 +116,7 @@ class _Growth:
 
     # --- images ---------------------------------------------------------------------------------------------------
 
-    def images(self) -> Network:
+    def images(self) -> ft.Network:
         """Return a network of images: a third are chains that images in the lanes can compute."""
         lanes = self.chance(0.4)
         if lanes:
@@ -161,28 +136,28 @@ class _Growth:
             else:
                 self._vector_layer()
         if len(self.shape) == 3:
-            self._add(*_one_of(self.rng, (GlobalAvgPool,), (Linear, self.number(1, 12))))
+            self._add(*_one_of(self.rng, (ft.GlobalAvgPool,), (ft.Linear, self.number(1, 12))))
         if self.chance(0.7) or self.last == "input":
-            self._add(Linear, self.number(1, 12))
-        return Network("random", self.input_shape, (*self.layers, SoftmaxCrossEntropy()))
+            self._add(ft.Linear, self.number(1, 12))
+        return ft.Network("random", self.input_shape, (*self.layers, ft.SoftmaxCrossEntropy()))
 
     def _chain_layer(self) -> None:
         """A layer of the kinds that images or pixels in the lanes have kernels for."""
         match self.number(0, 5):
             case 0 | 1 | 2:
-                self._add(Conv2d, self.number(1, 20), 5, self.number(0, 2) if self.padding is None else self.padding)
+                self._add(ft.Conv2d, self.number(1, 20), 5, self.number(0, 2) if self.padding is None else self.padding)
                 if self.chance(0.6):
-                    self._add(ReLU)
+                    self._add(ft.ReLU)
                 if self.chance(0.4):
-                    self._add(MaxPool, 2)
+                    self._add(ft.MaxPool, 2)
             case 3:
-                self._add(ReLU)
+                self._add(ft.ReLU)
             case 4:
-                self._add(MaxPool, 2)
+                self._add(ft.MaxPool, 2)
             case 5:
-                self._add(Linear, self.number(1, 20))
+                self._add(ft.Linear, self.number(1, 20))
                 if self.chance(0.5):
-                    self._add(ReLU)
+                    self._add(ft.ReLU)
 
     def _map_layer(self) -> None:
         """A layer, or a few that belong together, behind a map."""
@@ -192,37 +167,37 @@ class _Growth:
                 self._convolution()
             case 2:
                 self._convolution()
-                self._add(BatchNorm)
+                self._add(ft.BatchNorm)
                 self._activation()
             case 3:
                 self._depthwise()
             case 4:
                 self._convolution()
-                self._add(BatchNorm)
+                self._add(ft.BatchNorm)
                 self._activation()
                 self._depthwise()
-                self._add(BatchNorm)
+                self._add(ft.BatchNorm)
                 self._activation()
             case 5:
-                self._add(BatchNorm, _one_of(self.rng, 1e-5, 1e-3), _one_of(self.rng, 0.1, 0.5))
+                self._add(ft.BatchNorm, _one_of(self.rng, 1e-5, 1e-3), _one_of(self.rng, 0.1, 0.5))
             case 6 | 7:
                 self._activation()
             case 8:
                 size = self.number(1, 3)
-                self._add(MaxPool, size, self.number(0, 3) or None, self.number(0, size // 2))
+                self._add(ft.MaxPool, size, self.number(0, 3) or None, self.number(0, size // 2))
             case 9:
-                self._add(AveragePool, self.number(1, 3), self.number(0, 3) or None)
+                self._add(ft.AveragePool, self.number(1, 3), self.number(0, 3) or None)
             case 10:
-                self._add(Dropout, float(_one_of(self.rng, 0.0, 0.25, 0.5, 0.9)))
+                self._add(ft.Dropout, float(_one_of(self.rng, 0.0, 0.25, 0.5, 0.9)))
             case 11 | 12 | 13:
                 self._residual()
             case 14:
                 self._sum_with_earlier()
             case 15:
-                self._add(*_one_of(self.rng, (GlobalAvgPool,), (Linear, self.number(1, 20))))
+                self._add(*_one_of(self.rng, (ft.GlobalAvgPool,), (ft.Linear, self.number(1, 20))))
 
     def _activation(self) -> None:
-        self._add(_one_of(self.rng, ReLU, ReLU, ReLU6, Sigmoid))
+        self._add(_one_of(self.rng, ft.ReLU, ft.ReLU, ft.ReLU6, ft.Sigmoid))
 
     def _convolution(self, out: int = 0, same: bool = False, after: str = "") -> bool:
         channels = self.shapes[after or self.last][0]
@@ -232,7 +207,7 @@ class _Growth:
         padding = dilation * (kernel - 1) // 2 if same else self.number(0, kernel)
         groups = [g for g in range(1, channels + 1) if channels % g == 0 and out % g == 0]
         return self._add(
-            Conv2d,
+            ft.Conv2d,
             out,
             kernel,
             padding,
@@ -249,7 +224,7 @@ class _Growth:
         padding, stride = self.number(0, kernel), self.number(1, 2)
         dilation = _one_of(self.rng, 1, 1, 2)
         bias = self.chance(0.3)
-        self._add(Conv2d, out, kernel, padding, stride, groups=channels, dilation=dilation, bias=bias)
+        self._add(ft.Conv2d, out, kernel, padding, stride, groups=channels, dilation=dilation, bias=bias)
 
     def _residual(self) -> None:
         """Two ways from one tensor, and their sum."""
@@ -259,112 +234,112 @@ class _Growth:
             if kind < 3:
                 self._convolution(self.shapes[start][0], same=True)
                 if self.chance(0.6):
-                    self._add(BatchNorm)
+                    self._add(ft.BatchNorm)
             elif kind == 3:
                 self._activation()
             else:
-                self._add(Dropout, 0.5)
+                self._add(ft.Dropout, 0.5)
         first, second = self.last, start
         if self.chance(0.4):
             if self._convolution(self.shapes[start][0], same=True, after=start) and self.chance(0.6):
-                self._add(BatchNorm)
+                self._add(ft.BatchNorm)
             second = self.last
         if self.shapes[first] != self.shapes[second]:
             second = first
         pair = (first, second) if self.chance(0.5) else (second, first)
-        self._add(Add, pair)
+        self._add(ft.Add, pair)
         if self.chance(0.6):
             self._activation()
 
     def _sum_with_earlier(self) -> None:
         others = [name for name, shape in self.shapes.items() if shape == self.shape]
-        self._add(Add, (self.last, _one_of(self.rng, *others)))
+        self._add(ft.Add, (self.last, _one_of(self.rng, *others)))
 
     def _vector_layer(self) -> None:
         """A layer behind features without pixels."""
         match self.number(0, 6):
             case 0 | 1 | 2:
-                self._add(Linear, self.number(1, 24))
+                self._add(ft.Linear, self.number(1, 24))
                 if self.chance(0.5):
                     self._activation()
             case 3:
                 self._activation()
             case 4:
-                self._add(Dropout, 0.5)
+                self._add(ft.Dropout, 0.5)
             case 5:
                 self._sum_with_earlier()
             case 6:
                 start, (features,) = self.last, self.shape
-                self._add(Linear, features)
+                self._add(ft.Linear, features)
                 first = self.last
                 if self.chance(0.5):
-                    self._add(Linear, features, after=start)
+                    self._add(ft.Linear, features, after=start)
                     start = self.last
-                self._add(Add, (first, start))
+                self._add(ft.Add, (first, start))
 
     # --- tokens ---------------------------------------------------------------------------------------------------
 
-    def tokens(self) -> Network:
+    def tokens(self) -> ft.Network:
         """Return a network of tokens."""
         answers = _one_of(self.rng, "next", "next", "masked", "class")
         vocabulary, positions = self.number(3, 70), self.number(1, 12)
         mask = vocabulary - 1 if answers == "masked" else -1
-        self.input_tokens = Tokens(vocabulary, positions, answers, mask)
+        self.input_tokens = ft.Tokens(vocabulary, positions, answers, mask)
         self.input_shape = (positions,)
         self.shapes["input"] = self.input_shape
         own = {"positions": "places"} if self.chance(0.5) else {}
-        self._add(Embedding, self.number(1, 40), **own)
+        self._add(ft.Embedding, self.number(1, 40), **own)
         table = self.layers[0].name
         for _ in range(self.number(0, 6)):
             self._token_layer()
         if answers == "class":
-            self._add(FirstToken)
-            self._add(Linear, self.number(1, 9))
+            self._add(ft.FirstToken)
+            self._add(ft.Linear, self.number(1, 9))
         else:
-            if not (self.chance(0.5) and self._add(TiedHead, table, self.chance(0.5))):
-                self._add(Linear, vocabulary, self.chance(0.5))
-        return Network("random", self.input_shape, (*self.layers, SoftmaxCrossEntropy()), self.input_tokens)
+            if not (self.chance(0.5) and self._add(ft.TiedHead, table, self.chance(0.5))):
+                self._add(ft.Linear, vocabulary, self.chance(0.5))
+        return ft.Network("random", self.input_shape, (*self.layers, ft.SoftmaxCrossEntropy()), self.input_tokens)
 
     def _token_layer(self) -> None:
         features = self.shape[-1]
         match self.number(0, 11):
             case 0 | 1:
-                self._add(Linear, self.number(1, 48), self.chance(0.7))
+                self._add(ft.Linear, self.number(1, 48), self.chance(0.7))
             case 2 | 3:
                 heads = self.number(1, 4)
                 width = heads * self.number(1, 9)
                 if self.chance(0.6):
-                    self._add(Linear, 3 * width, self.chance(0.7))
-                    self._add(Attention, heads, self.chance(0.6))
+                    self._add(ft.Linear, 3 * width, self.chance(0.7))
+                    self._add(ft.Attention, heads, self.chance(0.6))
                 else:
                     start, names = self.last, []
                     for _ in range(3):
-                        self._add(Linear, width, after=start)
+                        self._add(ft.Linear, width, after=start)
                         names.append(self.last)
-                    self._add(Attention, heads, self.chance(0.6), inputs=tuple(names))
+                    self._add(ft.Attention, heads, self.chance(0.6), inputs=tuple(names))
             case 4:
-                self._add(_one_of(self.rng, LayerNorm, NoNorm))
+                self._add(_one_of(self.rng, ft.LayerNorm, ft.NoNorm))
             case 5:
-                self._add(_one_of(self.rng, GELU, ReLU, Sigmoid))
+                self._add(_one_of(self.rng, ft.GELU, ft.ReLU, ft.Sigmoid))
             case 6:
                 own = {"types": f"types{len(self.layers)}"} if self.chance(0.5) else {}
-                self._add(Positions, **own)
+                self._add(ft.Positions, **own)
             case 7:
-                self._add(Trigram)
+                self._add(ft.Trigram)
             case 8:
                 self._sum_with_earlier()
             case 9 | 10 | 11:
                 start = self.last
                 if self.chance(0.5):
-                    self._add(LayerNorm)
-                self._add(Linear, self.number(1, 40))
+                    self._add(ft.LayerNorm)
+                self._add(ft.Linear, self.number(1, 40))
                 if self.chance(0.7):
-                    self._add(_one_of(self.rng, GELU, ReLU, Sigmoid))
-                self._add(Linear, features)
-                self._add(Add, (start, self.last) if self.chance(0.5) else (self.last, start))
+                    self._add(_one_of(self.rng, ft.GELU, ft.ReLU, ft.Sigmoid))
+                self._add(ft.Linear, features)
+                self._add(ft.Add, (start, self.last) if self.chance(0.5) else (self.last, start))
 
 
-def _options(rng: np.random.Generator, network: Network) -> dict[str, Any]:
+def _options(rng: np.random.Generator, network: ft.Network) -> dict[str, Any]:
     """Return random options, most of them left at their defaults."""
     tokens = network.tokens is not None
     options: dict[str, Any] = {"batch": _one_of(rng, 1, 1, 2, 3, 4, 5, 7, 8, 15, 16, 17, 20, 33)}

@@ -14,26 +14,13 @@ from random_networks.cases import Case, draw
 from random_networks.check import Deviation, check
 from random_networks.torch_forms import torch_step
 
+import forktask as ft
 from cython_src import reference
 from forktask.cython_src.binding.bind import bind
 from forktask.cython_src.errors import UsageError
 from forktask.cython_src.kernels.convolution.algorithms import CONV_OPTIONS
 from forktask.cython_src.kernels.interface.kernel_spec import registered
 from forktask.cython_src.lowering.lower import lower
-from forktask.cython_src.networks.layers import (
-    Add,
-    AveragePool,
-    BatchNorm,
-    Conv2d,
-    Dropout,
-    GlobalAvgPool,
-    Linear,
-    MaxPool,
-    Network,
-    ReLU,
-    ReLU6,
-    SoftmaxCrossEntropy,
-)
 from forktask.cython_src.networks.parts import convolutional_classifier
 from forktask.cython_src.plan.chained_sums import FORMS
 from forktask.cython_src.plan.model import READ
@@ -56,69 +43,69 @@ def test_networks_are_refused_in_a_sentence_or_compute_right(first):
     assert accepted >= OF_A_TEST // 3 or first >= KNOWN
 
 
-END = Linear("fc", 2), SoftmaxCrossEntropy()
-AFTER_POOL = BatchNorm("bn"), ReLU("r"), GlobalAvgPool("pool"), *END
+END = ft.Linear("fc", 2), ft.SoftmaxCrossEntropy()
+AFTER_POOL = ft.BatchNorm("bn"), ft.ReLU("r"), ft.GlobalAvgPool("pool"), *END
 # What random networks have found, made smaller.
 FOUND = {
-    "features into a map with a halo": ((4, 4, 4), (Conv2d("l0", 16), *END), {"batch": 5}),
-    "the same behind padding": ((1, 8, 8), (Conv2d("a", 1, padding=0), Conv2d("b", 1, padding=1), *END), {}),
-    "the same behind ReLU": ((1, 4, 4), (Conv2d("a", 3), Conv2d("b", 3), ReLU("r"), *END), {}),
+    "features into a map with a halo": ((4, 4, 4), (ft.Conv2d("l0", 16), *END), {"batch": 5}),
+    "the same behind padding": ((1, 8, 8), (ft.Conv2d("a", 1, padding=0), ft.Conv2d("b", 1, padding=1), *END), {}),
+    "the same behind ReLU": ((1, 4, 4), (ft.Conv2d("a", 3), ft.Conv2d("b", 3), ft.ReLU("r"), *END), {}),
     "ReLU beside a padded map": (
         (1, 2, 2),
-        (Conv2d("a", 1), ReLU("r"), Conv2d("b", 1), *END),
+        (ft.Conv2d("a", 1), ft.ReLU("r"), ft.Conv2d("b", 1), *END),
         {"fusion": "none", "layout": "nchw"},
     ),
-    "a pool first": ((3, 33, 33), (AveragePool("s", 2), Conv2d("c", 16, 3, 1, bias=False), *AFTER_POOL), {}),
-    "the largest of the input": ((3, 5, 5), (MaxPool("s", 2), Conv2d("c", 4, 3, 1), *AFTER_POOL), {}),
-    "ReLU6 first": ((5, 3, 3), (ReLU6("s"), GlobalAvgPool("pool"), *END), {}),
-    "dropout first": ((3, 3, 3), (Dropout("s"), GlobalAvgPool("pool"), *END), {}),
-    "a sum of the input": ((3, 3, 3), (Add("s", ("input", "input")), GlobalAvgPool("pool"), *END), {}),
+    "a pool first": ((3, 33, 33), (ft.AveragePool("s", 2), ft.Conv2d("c", 16, 3, 1, bias=False), *AFTER_POOL), {}),
+    "the largest of the input": ((3, 5, 5), (ft.MaxPool("s", 2), ft.Conv2d("c", 4, 3, 1), *AFTER_POOL), {}),
+    "ReLU6 first": ((5, 3, 3), (ft.ReLU6("s"), ft.GlobalAvgPool("pool"), *END), {}),
+    "dropout first": ((3, 3, 3), (ft.Dropout("s"), ft.GlobalAvgPool("pool"), *END), {}),
+    "a sum of the input": ((3, 3, 3), (ft.Add("s", ("input", "input")), ft.GlobalAvgPool("pool"), *END), {}),
     "a norm first": ((3, 4, 4), AFTER_POOL, {}),
     "a norm first, evaluated": ((4, 4, 4), AFTER_POOL, {"phase": "evaluate"}),
     "a norm first, forward": ((3, 4, 4), AFTER_POOL, {"phase": "forward"}),
-    "groups of a narrow input": ((3, 1, 1), (Conv2d("c", 6, 3, 1, groups=3, bias=False), *END), {}),
+    "groups of a narrow input": ((3, 1, 1), (ft.Conv2d("c", 6, 3, 1, groups=3, bias=False), *END), {}),
     "two ReLUs before softmax": (
         (3, 4, 14),
-        (Linear("f", 7), ReLU("r"), ReLU("s"), SoftmaxCrossEntropy()),
+        (ft.Linear("f", 7), ft.ReLU("r"), ft.ReLU("s"), ft.SoftmaxCrossEntropy()),
         {"batch": 33, "granularity": "images=2"},
     ),
     "windows of padding alone": (
         (4, 2, 5),
-        (Conv2d("c", 4, 2, 2, stride=2, groups=4, bias=False), GlobalAvgPool("pool"), *END),
+        (ft.Conv2d("c", 4, 2, 2, stride=2, groups=4, bias=False), ft.GlobalAvgPool("pool"), *END),
         {"batch": 16, "granularity": "images=3,rows=1"},
     ),
     "nothing is trained": ((2, 3, 3), END, {"clip_norm": 1.0, "frozen": "fc"}),
-    "ReLU before softmax": ((1, 1, 1), (Linear("f", 1), ReLU("r"), SoftmaxCrossEntropy()), {"layout": "nchw"}),
+    "ReLU before softmax": ((1, 1, 1), (ft.Linear("f", 1), ft.ReLU("r"), ft.SoftmaxCrossEntropy()), {"layout": "nchw"}),
     "a halo that is added to": (
         (17, 4, 4),
         (
-            Conv2d("a", 17, 1, 0),
-            Add("s", ("input", "a")),
-            Conv2d("b", 16, 3, 1, bias=False),
-            Conv2d("c", 17, 3, 1),
-            Add("t", ("s", "c")),
-            GlobalAvgPool("pool"),
-            SoftmaxCrossEntropy(),
+            ft.Conv2d("a", 17, 1, 0),
+            ft.Add("s", ("input", "a")),
+            ft.Conv2d("b", 16, 3, 1, bias=False),
+            ft.Conv2d("c", 17, 3, 1),
+            ft.Add("t", ("s", "c")),
+            ft.GlobalAvgPool("pool"),
+            ft.SoftmaxCrossEntropy(),
         ),
         {"batch": 3},
     ),
     "a sum's gradient, to which a third reader adds": (
         (3, 4, 4),
         (
-            Conv2d("a", 16, 3, 1),
-            Conv2d("b", 16, 3, 1),
-            ReLU6("r", after="a"),
-            Conv2d("c", 16, 3, 1),
-            Add("s", ("a", "b")),
-            Add("t", ("s", "c")),
-            GlobalAvgPool("pool"),
+            ft.Conv2d("a", 16, 3, 1),
+            ft.Conv2d("b", 16, 3, 1),
+            ft.ReLU6("r", after="a"),
+            ft.Conv2d("c", 16, 3, 1),
+            ft.Add("s", ("a", "b")),
+            ft.Add("t", ("s", "c")),
+            ft.GlobalAvgPool("pool"),
             *END,
         ),
         {},
     ),
     "a shortcut from dropout": (
         (4, 2, 1),
-        (Dropout("d"), Conv2d("c", 4, 3, dilation=2, bias=False, after="input"), Add("s", ("c", "d")), *END),
+        (ft.Dropout("d"), ft.Conv2d("c", 4, 3, dilation=2, bias=False, after="input"), ft.Add("s", ("c", "d")), *END),
         {"phase": "evaluate", "granularity": "rows=1"},
     ),
 }
@@ -129,7 +116,7 @@ def test_what_was_found_stays_mended(name):
     """Check networks that once raced, read memory that nobody had written, or wrote beside their buffers."""
     shape, layers, options = FOUND[name]
     models = [("forkjoin", 2), ("taskgraph", 2), ("taskiter", 2), ("taskiter:placement=stealing", 3)]
-    case = Case(Network("found", shape, layers), {"batch": 1, **options}, seed=4)  # a seed with the NumPy forms
+    case = Case(ft.Network("found", shape, layers), {"batch": 1, **options}, seed=4)  # a seed with the NumPy forms
     assert check(case, models)
 
 
@@ -172,7 +159,7 @@ def test_two_heads_of_one_table_add_to_one_gradient(form):
 
 def test_every_kernel_is_checked():
     """Check that the networks of this file have every kernel of the package but those without a network."""
-    result = [Case(Network("found", shape, layers), {"batch": 1, **o}) for shape, layers, o in FOUND.values()]
+    result = [Case(ft.Network("found", shape, layers), {"batch": 1, **o}) for shape, layers, o in FOUND.values()]
     kernels = set()
     for case in (*map(draw, range(KNOWN)), *result, *map(case_of, CHAINS)):
         with contextlib.suppress(UsageError):
@@ -182,7 +169,8 @@ def test_every_kernel_is_checked():
 
 
 CHAIN = Case(
-    Network("chain", (4, 4, 4), (Conv2d("l0", 16), ReLU("r"), Linear("fc", 2), SoftmaxCrossEntropy())), {"batch": 5}
+    ft.Network("chain", (4, 4, 4), (ft.Conv2d("l0", 16), ft.ReLU("r"), ft.Linear("fc", 2), ft.SoftmaxCrossEntropy())),
+    {"batch": 5},
 )
 
 
@@ -230,7 +218,7 @@ def test_the_reference_is_pytorch(seed):
     """Check loss and gradients of the reference against PyTorch's own layers in float64, for random networks."""
     case = draw(seed)
     network = case.network
-    kept = [dataclasses.replace(la, rate=0.0) if isinstance(la, Dropout) else la for la in network.layers]
+    kept = [dataclasses.replace(la, rate=0.0) if isinstance(la, ft.Dropout) else la for la in network.layers]
     network = dataclasses.replace(network, layers=tuple(kept))
     options = {"batch": case.options["batch"]} | ({"sequence": case.options["sequence"]} if network.tokens else {})
     bound = bind(lower(network, num_images=options["batch"] + 1, num_batches=2, **options), target="float64")

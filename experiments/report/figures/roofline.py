@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import math
 import textwrap
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -42,9 +43,6 @@ def roofline(sweep: Sweep, plan_id: str) -> Chart:
     data = reference_rows(SERIAL, table["kernel"] + ", " + table["phase"], 1e3 * table["time_s"])
     data = data.assign(floor=1e3 * table["floor_s"], intensity=table["intensity"], bound=table["bound"])
 
-    def paint_roofs(axis, column: str) -> None:
-        _roofs(axis, sweep, rows, 4 if column == "double" else 2)
-
     def paint_bars(axis, column: str) -> None:
         shown, others = rows[:MOST_KERNELS], rows[MOST_KERNELS:]
         for place, row in enumerate(shown):
@@ -66,7 +64,8 @@ def roofline(sweep: Sweep, plan_id: str) -> Chart:
     title = marked("time; dark: its floor", is_usable(sweep, (plan_id, SERIAL, 1)))
     panels = [Panel(data, "time in the serial step (ms)", title, paint=paint_bars)]
     if any(row["flops"] for row in rows):
-        panels.insert(0, Panel(data[:0], "GFLOP/s", "arithmetic under the roofs, by model", paint=paint_roofs))
+        paint = partial(_roofs, sweep, rows)
+        panels.insert(0, Panel(data[:0], "GFLOP/s", "arithmetic under the roofs, by model", paint=paint))
     height = max(2.0, 0.16 * min(len(rows), MOST_KERNELS + 1) + 0.5)
     caption = [
         "(a) Kernels with arithmetic, numbered as in (b); lines: one thread's roofs, dotted: caches; area: share of "
@@ -77,9 +76,10 @@ def roofline(sweep: Sweep, plan_id: str) -> Chart:
     return Chart(panels, facts, height=height, widths=(1, 1.1), handles=handles, caption=caption)
 
 
-def _roofs(axis, sweep: Sweep, rows: list[dict[str, Any]], decades: float) -> None:
+def _roofs(sweep: Sweep, rows: list[dict[str, Any]], axis, column: str) -> None:
     """Draw the roofs of one thread, and a mark for each kernel with arithmetic, its area by its share of the time; an
-    axis of more decades than `decades` has a tick for each of them alone."""
+    axis of many decades has a tick for each of them alone."""
+    decades = 4 if column == "double" else 2
     flops_per_s, bytes_per_s = sweep.rates(1)
     ridge = flops_per_s / bytes_per_s
     placed = [row for row in rows if row["flops"] and math.isfinite(row["intensity"])]

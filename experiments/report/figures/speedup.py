@@ -64,10 +64,7 @@ def speedup(sweep: Sweep, plan_id: str) -> Chart:
         if any(model.is_gpu for model in sweep.samples["model"])
         else "",
     ]
-    styles, places = (
-        {**model_styles(sweep.samples["model"], sweep.rank), **REFERENCES, **looks},
-        sweep.asked_threads(plan_id),
-    )
+    styles, places = model_styles(sweep.samples["model"], sweep.rank) | REFERENCES | looks, sweep.asked_threads(plan_id)
     return over_threads(sweep, Chart(panels, plan_facts(sweep, plan_id), styles, places=places, caption=caption))
 
 

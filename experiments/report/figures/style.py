@@ -216,11 +216,8 @@ def _width_in(lengths: Sequence[int], ncols: int, size: float) -> float:
     return sum(size / 7 * LETTER_IN * max(part) + ENTRY_IN for part in np.array_split(lengths, ncols) if len(part))
 
 
-def finish(figure: Figure, title: bool = True) -> Figure:
-    """Compute the layout, once: saving would compute it again for each format. Without `title` the lines above the
-    panels are left out."""
-    if not title:
-        figure.suptitle("")
+def finish(figure: Figure) -> Figure:
+    """Compute the layout, once: saving would compute it again for each format."""
     figure.draw_without_rendering()
     figure.set_layout_engine("none")
     for axis in figure.axes:

@@ -3,24 +3,10 @@
 import numpy as np
 import pytest
 
+import forktask as ft
 from forktask.cython_src.errors import UsageError
 from forktask.cython_src.lowering.lower import lower
 from forktask.cython_src.networks import gpt2
-from forktask.cython_src.networks.layers import (
-    Add,
-    Attention,
-    BatchNorm,
-    Conv2d,
-    Embedding,
-    LayerNorm,
-    Linear,
-    MaxPool,
-    Network,
-    ReLU,
-    SoftmaxCrossEntropy,
-    TiedHead,
-    Tokens,
-)
 from forktask.cython_src.networks.registry import FAMILIES, get_network
 
 
@@ -67,31 +53,38 @@ def test_networks_of_tokens_have_the_parameters_of_the_paper(name, parameters):
 @pytest.mark.parametrize(
     ("layers", "message"),
     [
-        ((ReLU("a"), ReLU("a")), "must differ"),
-        ((ReLU("a", after="b"), ReLU("b")), "must come after"),
-        ((Conv2d("a", 4, 3, 0), Add("b", ("a", "input"))), "one shape"),
-        ((Conv2d("a", 4, 9, 0),), "must fit"),
-        ((Conv2d("a", 4, 3, 1, groups=2),), "must divide"),
-        ((MaxPool("a", 2, 1, 2),), "at most half"),
-        ((Linear("a", 4), BatchNorm("b")), "channels, height and width"),
-        ((Linear("a", 4), Linear("b", 4, after="input"), SoftmaxCrossEntropy()), "must be read by another"),
-        ((LayerNorm("a"),), "after a layer with tokens and features"),
-        ((Embedding("a", 4), Embedding("b", 4)), "must read the input of a network of tokens"),
-        ((Embedding("a", 4), Attention("b", 2)), "a multiple of 6 features; got 4"),
-        ((Embedding("a", 4), Linear("b", 3), TiedHead("c", "a")), "the 3 features before it or fewer, got 'a' of 4"),
-        ((Embedding("a", 4), TiedHead("c", "b")), "must name an Embedding, got 'b'"),
+        ((ft.ReLU("a"), ft.ReLU("a")), "must differ"),
+        ((ft.ReLU("a", after="b"), ft.ReLU("b")), "must come after"),
+        ((ft.Conv2d("a", 4, 3, 0), ft.Add("b", ("a", "input"))), "one shape"),
+        ((ft.Conv2d("a", 4, 9, 0),), "must fit"),
+        ((ft.Conv2d("a", 4, 3, 1, groups=2),), "must divide"),
+        ((ft.MaxPool("a", 2, 1, 2),), "at most half"),
+        ((ft.Linear("a", 4), ft.BatchNorm("b")), "channels, height and width"),
+        ((ft.Linear("a", 4), ft.Linear("b", 4, after="input"), ft.SoftmaxCrossEntropy()), "must be read by another"),
+        ((ft.LayerNorm("a"),), "after a layer with tokens and features"),
+        ((ft.Embedding("a", 4), ft.Embedding("b", 4)), "must read the input of a network of tokens"),
+        ((ft.Embedding("a", 4), ft.Attention("b", 2)), "a multiple of 6 features; got 4"),
         (
-            (Embedding("a", 4), Linear("b", 6), Attention("c", 2, inputs=("a", "a", "b"))),
+            (ft.Embedding("a", 4), ft.Linear("b", 3), ft.TiedHead("c", "a")),
+            "the 3 features before it or fewer, got 'a' of 4",
+        ),
+        ((ft.Embedding("a", 4), ft.TiedHead("c", "b")), "must name an Embedding, got 'b'"),
+        (
+            (ft.Embedding("a", 4), ft.Linear("b", 6), ft.Attention("c", 2, inputs=("a", "a", "b"))),
             "inputs of 'c' must be queries, keys and values of one shape",
         ),
-        ((Embedding("a", 4), Conv2d("b", 4)), "channels, height and width"),
+        ((ft.Embedding("a", 4), ft.Conv2d("b", 4)), "channels, height and width"),
     ],
 )
 def test_layers_that_do_not_fit_are_refused(layers, message):
     """Check that a network of images or of tokens that cannot be computed says which layer is wrong."""
-    of_tokens = isinstance(layers[0], Embedding | LayerNorm)
+    of_tokens = isinstance(layers[0], ft.Embedding | ft.LayerNorm)
     with pytest.raises(UsageError, match=message):
-        list(Network("bad", (5,) if of_tokens else (3, 8, 8), layers, Tokens(10, 8) if of_tokens else None).shapes())
+        list(
+            ft.Network(
+                "bad", (5,) if of_tokens else (3, 8, 8), layers, ft.Tokens(10, 8) if of_tokens else None
+            ).shapes()
+        )
 
 
 def test_the_network_for_large_images_fits_a_small_memory():
@@ -106,25 +99,28 @@ def test_the_network_for_large_images_fits_a_small_memory():
 @pytest.mark.parametrize("mask", [-1, 16, 2**40])
 def test_a_mask_is_a_token(mask):
     """Check that a network that learns masked places says which token stands there, and others need none."""
-    layers = Embedding("e", 8), Linear("l", 16), SoftmaxCrossEntropy()
+    layers = ft.Embedding("e", 8), ft.Linear("l", 16), ft.SoftmaxCrossEntropy()
     with pytest.raises(UsageError, match="mask of network 'n' must be one of its tokens, 0 to 15, got"):
-        Network("n", (8,), layers, Tokens(16, 8, "masked", mask))
-    Network("n", (8,), layers, Tokens(16, 8, "masked", 15))
-    Network("n", (8,), layers, Tokens(16, 8))
+        ft.Network("n", (8,), layers, ft.Tokens(16, 8, "masked", mask))
+    ft.Network("n", (8,), layers, ft.Tokens(16, 8, "masked", 15))
+    ft.Network("n", (8,), layers, ft.Tokens(16, 8))
 
 
 @pytest.mark.parametrize(
     "layers, said",
     [
-        ((Embedding("e", 8, positions="p"), Linear("p", 8, bias=False)), "two layers have a parameter 'p.weight'"),
-        ((Embedding("e", 8, positions="e"),), "two layers have a parameter 'e.weight'"),
-        ((Embedding("e", 8), Linear("h.dense", 12, bias=False)), "two layers have a parameter 'h.dense.weight'"),
-        ((Embedding("e", 8), Linear("e.weight", 8)), "a layer is called like a parameter 'e.weight'"),
+        (
+            (ft.Embedding("e", 8, positions="p"), ft.Linear("p", 8, bias=False)),
+            "two layers have a parameter 'p.weight'",
+        ),
+        ((ft.Embedding("e", 8, positions="e"),), "two layers have a parameter 'e.weight'"),
+        ((ft.Embedding("e", 8), ft.Linear("h.dense", 12, bias=False)), "two layers have a parameter 'h.dense.weight'"),
+        ((ft.Embedding("e", 8), ft.Linear("e.weight", 8)), "a layer is called like a parameter 'e.weight'"),
     ],
 )
 def test_names_of_parameters_and_buffers_differ(layers, said):
     """Check that two layers never share an array because of their names."""
-    network = Network("n", (8,), (*layers, TiedHead("h", "e"), SoftmaxCrossEntropy()), Tokens(16, 8))
+    network = ft.Network("n", (8,), (*layers, ft.TiedHead("h", "e"), ft.SoftmaxCrossEntropy()), ft.Tokens(16, 8))
     with pytest.raises(UsageError, match=f"{said}.*; rename one"):
         lower(network, batch=2, sequence=8)
 

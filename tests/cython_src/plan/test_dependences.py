@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from forktask.cython_src.binding.checks import span_in_tasks
 from forktask.cython_src.plan.builder import PlanBuilder, ranges
+from forktask.cython_src.plan.cells import commutative_locks
 from forktask.cython_src.plan.dependences import record_graph
-from forktask.cython_src.plan.locks import commutative_locks
 from forktask.cython_src.plan.model import COMMUTATIVE, CONCURRENT, READ, UPDATE, WRITE, AccessTable, Block, read, write
 
 

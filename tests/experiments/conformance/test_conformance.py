@@ -12,8 +12,7 @@ from forktask.cython_src.plan.dependences import record_graph
 from forktask.cython_src.plan.model import COMMUTATIVE, CONCURRENT, READ, UPDATE, WRITE
 from forktask.experiments.commands import check_model as check_model_command
 from forktask.experiments.commands.main import main
-from forktask.experiments.conformance.cases import SEEDS, SIZES, Violation, check_log, random_plan
-from forktask.experiments.conformance.conformance import check_model
+from forktask.experiments.conformance.cases import SEEDS, SIZES, Violation, check_log, check_model, random_plan
 from forktask.experiments.subjects.models import MODELS, outside_models, parse_model
 
 LIMIT_S = 8.0

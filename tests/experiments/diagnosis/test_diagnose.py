@@ -13,8 +13,7 @@ from forktask.cython_src.plan.dependences import record_graph
 from forktask.experiments.analysis.load import load
 from forktask.experiments.analysis.losses import losses_of
 from forktask.experiments.commands.main import main
-from forktask.experiments.diagnosis.case import Case
-from forktask.experiments.diagnosis.chains import find_chains
+from forktask.experiments.diagnosis.case import Case, find_chains
 from forktask.experiments.diagnosis.diagnose import diagnose
 from forktask.experiments.diagnosis.event_logs import diagnose_log, lost_by_loop
 from forktask.experiments.events.event_states import (

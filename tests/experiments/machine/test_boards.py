@@ -6,10 +6,15 @@ from functools import partial
 import pytest
 from experiments.machine.test_environment import topology_files, write_tree
 
-from forktask.experiments.machine.disturbance import Disturbance, read_memory
+from forktask.experiments.machine.disturbance import (
+    Disturbance,
+    is_throttled,
+    read_clocks_hz,
+    read_memory,
+    read_temperature_c,
+)
 from forktask.experiments.machine.energy import EnergyMeter, energy_text
 from forktask.experiments.machine.environment import collect
-from forktask.experiments.machine.heat import is_throttled, read_clocks_hz, read_temperature_c
 from forktask.experiments.machine.topology import core_kinds, cpu_order, read_topology
 from forktask.experiments.training import trainer
 from forktask.experiments.training.config import TrainingConfig

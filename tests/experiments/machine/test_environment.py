@@ -8,7 +8,7 @@ import pytest
 from forktask.cython_src.errors import UsageError
 from forktask.experiments.machine import machine_peaks
 from forktask.experiments.machine.disturbance import Disturbance, read_quota
-from forktask.experiments.machine.environment import collect, environment_id
+from forktask.experiments.machine.environment import collect, environment_id, read_variables
 from forktask.experiments.machine.topology import (
     cpu_order,
     format_cpu_list,
@@ -17,7 +17,6 @@ from forktask.experiments.machine.topology import (
     read_caches,
     read_topology,
 )
-from forktask.experiments.machine.variables import read_variables
 
 
 def write_tree(root, files):

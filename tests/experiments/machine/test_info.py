@@ -9,9 +9,8 @@ from forktask.cython_src.kernels.simd import instruction_sets
 from forktask.experiments.commands import main as cli
 from forktask.experiments.machine import fitness, machine_peaks
 from forktask.experiments.machine.disturbance import Disturbance
-from forktask.experiments.machine.environment import collect, environment_id
+from forktask.experiments.machine.environment import collect, environment_id, read_variables
 from forktask.experiments.machine.info import machine_topics
-from forktask.experiments.machine.variables import read_variables
 
 
 def make_environment(**changes):

@@ -8,12 +8,11 @@ import pytest
 from experiments.machine.test_environment import TWO_SOCKETS, topology_files, write_tree
 from experiments.machine.test_info import make_environment, make_machine
 
-from forktask.experiments.machine import fitness, limits
+from forktask.experiments.machine import disturbance, fitness, limits
 from forktask.experiments.machine.disturbance import Disturbance, cgroup_folders, oom_kills, read_memory, read_quota
 from forktask.experiments.machine.environment import collect
 from forktask.experiments.machine.info import format_page
 from forktask.experiments.machine.topology import core_counts, core_kinds, cpu_order, read_topology
-from forktask.experiments.sampling import measured_memory
 
 CPU = "sys/devices/system/cpu"
 MIB = 1 << 20
@@ -302,11 +301,11 @@ def test_a_group_under_two_names_counts_once(tmp_path):
 def test_a_process_holds_no_more_than_its_limit(monkeypatch):
     """Check that files mapped by the process, which count as free, do not lift what it may have above the limit."""
     memory = {"available_bytes": 390 * MIB, "limit_bytes": 400 * MIB}
-    monkeypatch.setattr(measured_memory, "read_memory", lambda: memory)
-    monkeypatch.setattr(measured_memory, "resident_bytes", lambda: 30 * MIB)
-    assert measured_memory.own_and_free_bytes() == 400 * MIB
+    monkeypatch.setattr(disturbance, "read_memory", lambda: memory)
+    monkeypatch.setattr(disturbance, "resident_bytes", lambda: 30 * MIB)
+    assert disturbance.own_and_free_bytes() == 400 * MIB
     memory["limit_bytes"] = None
-    assert measured_memory.own_and_free_bytes() == 420 * MIB
+    assert disturbance.own_and_free_bytes() == 420 * MIB
 
 
 PINS = r"""

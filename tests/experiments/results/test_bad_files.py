@@ -6,7 +6,7 @@ import tomllib
 from contextlib import suppress
 
 import pytest
-from experiments.simulate.folders import results_folder
+from experiments.simulate.folders import MACHINE, results_folder
 from experiments.synthetic_results import NODE, completed, trace_row, typed, write_rows
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -23,7 +23,7 @@ from forktask.experiments.report.sections import build
 from forktask.experiments.results.folder import read_results
 from forktask.experiments.results.rows import KINDS, parse_row
 from forktask.experiments.scaling.model import BASELINE, Baselines, differences
-from forktask.experiments.simulate.machine_model import MachineModel, Overheads, read_machine
+from forktask.experiments.simulate.machine_model import read_machine
 from forktask.experiments.simulate.predict import error_text, knows_machine, missing, prediction_table
 from forktask.experiments.studies.configuration import read_study
 from forktask.experiments.sweep.configuration import (
@@ -100,17 +100,6 @@ STUDY = {
     "stages": [{"learning_rate": 0.1}, {"frozen": "conv1"}],
     "quick": {"epochs": 1},
 }
-MACHINE = tomllib.loads(
-    MachineModel(
-        name="m",
-        cores=4,
-        peak_flops_per_s=1e11,
-        bandwidth_bytes_per_s={1: 1e10, 4: 3e10},
-        capacity={1: 1.0, 4: 3.5},
-        spin_s=1e-5,
-        overheads=Overheads(region_s={1: 1e-6, 4: 2e-6}),
-    ).to_toml()
-)
 ROUND = {
     "order": [[0]],
     "spin_s": [[1e-3]],
@@ -138,7 +127,7 @@ def use_machine(path):
 FILES = {
     "baseline": (BASELINE, write_json, {"schema_version": 1, "tests": {"test": {"subject": ENTRY}}}, use_baseline),
     "study": ("study.toml", write_toml, STUDY, lambda path: read_study(path).quick().trainings()),
-    "machine": ("machine.toml", write_toml, MACHINE, use_machine),
+    "machine": ("machine.toml", write_toml, tomllib.loads(MACHINE.to_toml()), use_machine),
 }
 
 

@@ -12,19 +12,10 @@ from forktask.cython_src.plan.builder import PlanBuilder
 from forktask.cython_src.plan.model import Block, read, update
 from forktask.experiments.machine.disturbance import Disturbance
 from forktask.experiments.results.turns import Turns, typical_step
+from forktask.experiments.sampling import timing
 from forktask.experiments.sampling.child import converse
 from forktask.experiments.sampling.measure import measure_sample
 from forktask.experiments.sampling.profile import block_times
-from forktask.experiments.sampling.timing import (
-    LONG_PASS_S,
-    ONE_RUN_PASSES,
-    ONE_RUN_S,
-    Stepper,
-    still_falling,
-    take_turns,
-    turn_lengths,
-    warm_up,
-)
 from forktask.experiments.subjects.models import parse_model
 from forktask.experiments.subjects.subject import hash_arrays
 
@@ -52,7 +43,7 @@ def turns(stepper, pass_time_s, turn_s, count=3):
         texts.append(answer)
         return next(requests)
 
-    steps = converse(take_turns(stepper, pass_time_s, turn_s), respond)
+    steps = converse(timing.take_turns(stepper, pass_time_s, turn_s), respond)
     return texts[0], texts[1:], steps
 
 
@@ -61,7 +52,7 @@ def turns(stepper, pass_time_s, turn_s, count=3):
 def test_a_turn_holds_a_short_and_a_long_run(step, stride):
     """Check lengths, times in either order, the untimed run before them, and the number of steps."""
     fake = FakeExecutor(lambda i: step, fill=0.003)
-    ready, taken, steps = turns(Stepper(fake, stride, fake.clock), step * stride, turn_s=0.1)
+    ready, taken, steps = turns(timing.Stepper(fake, stride, fake.clock), step * stride, turn_s=0.1)
     short, long = ready["short_steps"], ready["long_steps"]
     for turn in taken:
         assert turn["short_s"] == pytest.approx(0.003 + short * step)
@@ -72,16 +63,16 @@ def test_a_turn_holds_a_short_and_a_long_run(step, stride):
 
 
 @pytest.mark.parametrize("stride", [1, 3])
-@pytest.mark.parametrize("step", [ONE_RUN_S, LONG_PASS_S])
+@pytest.mark.parametrize("step", [timing.ONE_RUN_S, timing.LONG_PASS_S])
 def test_a_turn_of_long_passes_is_one_run(step, stride):
     """Check that it stands where the long run does, so that the slope is its time over its steps, that the row has no
     fill, and that only very long passes have no untimed run."""
     fake = FakeExecutor(lambda i: step, fill=0.003)
-    ready, taken, steps = turns(Stepper(fake, stride, fake.clock), step * stride, turn_s=0.01)
-    long = ONE_RUN_PASSES * stride
+    ready, taken, steps = turns(timing.Stepper(fake, stride, fake.clock), step * stride, turn_s=0.01)
+    long = timing.ONE_RUN_PASSES * stride
     assert (ready["short_steps"], ready["long_steps"]) == (0, long)
     assert [turn["short_s"] for turn in taken] == [0.0] * 3
-    runs = [long] * 3 if step * stride >= LONG_PASS_S else [stride, long] * 3
+    runs = [long] * 3 if step * stride >= timing.LONG_PASS_S else [stride, long] * 3
     assert [count for _, count in fake.done] == runs and sum(runs) == steps
     kept = {"rounds": [0, 1, 2], "short_steps": 0, "long_steps": long}
     kept |= {f"{kind}_times_s": [turn[f"{kind}_s"] for turn in taken] for kind in ("short", "long")}
@@ -91,46 +82,48 @@ def test_a_turn_of_long_passes_is_one_run(step, stride):
 def test_turn_lengths_keep_to_the_budget():
     """Check that the lengths are always far apart, that short steps stay within the target, and the untimed run; of
     long passes those that are enough."""
-    assert turn_lengths(LONG_PASS_S, 0.03) == (0, 0, 3) and turn_lengths(0.3, 0.03, untimed_s=0.02) == (1, 0, 3)
-    assert turn_lengths(ONE_RUN_S, 0.03) == (1, 0, 3)
-    for pass_time in 10.0 ** np.linspace(-7, math.log10(0.99 * ONE_RUN_S), 33):
-        untimed, short, long = turn_lengths(pass_time, 0.03)
+    assert timing.turn_lengths(timing.LONG_PASS_S, 0.03) == (0, 0, 3) and timing.turn_lengths(
+        0.3, 0.03, untimed_s=0.02
+    ) == (1, 0, 3)
+    assert timing.turn_lengths(timing.ONE_RUN_S, 0.03) == (1, 0, 3)
+    for pass_time in 10.0 ** np.linspace(-7, math.log10(0.99 * timing.ONE_RUN_S), 33):
+        untimed, short, long = timing.turn_lengths(pass_time, 0.03)
         assert 1 <= short <= untimed <= long and 3 * short <= long
         assert (short + long) * pass_time <= max(0.03 + 1e-9, 4.01 * pass_time)
-        longer, *timed = turn_lengths(pass_time, 0.03, untimed_s=0.02)
+        longer, *timed = timing.turn_lengths(pass_time, 0.03, untimed_s=0.02)
         assert longer * pass_time >= 0.02 - 1e-9 and longer >= untimed and timed == [short, long]
 
 
 def test_the_trend_test():
     """Check that falling series are seen, and constant, rising and noisy ones are not called falling."""
-    assert still_falling([8, 7, 6, 5, 4, 3, 2, 1])
-    assert still_falling([8, 7, 5, 6, 4, 3, 1, 2])
-    assert not still_falling([1.0] * 8)
-    assert not still_falling([1, 2, 3, 4, 5, 6, 7, 8])
+    assert timing.still_falling([8, 7, 6, 5, 4, 3, 2, 1])
+    assert timing.still_falling([8, 7, 5, 6, 4, 3, 1, 2])
+    assert not timing.still_falling([1.0] * 8)
+    assert not timing.still_falling([1, 2, 3, 4, 5, 6, 7, 8])
     generator = random.Random(7)
-    false_alarms = sum(still_falling([generator.random() for _ in range(8)]) for _ in range(2000))
+    false_alarms = sum(timing.still_falling([generator.random() for _ in range(8)]) for _ in range(2000))
     assert false_alarms < 0.07 * 2000
 
 
 def test_warm_up_ends_when_times_stop_falling():
     """Check that it outlasts a falling phase, that one disturbance does not matter, and that its end is noted."""
     fake = FakeExecutor(lambda i: 0.02 + 0.1 * 0.7**i)
-    warm = warm_up(Stepper(fake, clock=fake.clock), limit_s=10)
+    warm = timing.warm_up(timing.Stepper(fake, clock=fake.clock), limit_s=10)
     assert warm.stationary
     assert len(warm.times_s) >= 16
     assert warm.pass_time_s == pytest.approx(0.02, rel=0.05)
     fake = FakeExecutor(lambda i: 0.02 if i % 5 else 0.03)
-    assert warm_up(Stepper(fake, clock=fake.clock), limit_s=10).stationary
+    assert timing.warm_up(timing.Stepper(fake, clock=fake.clock), limit_s=10).stationary
 
 
 def test_warm_up_is_bounded():
     """Check that a series that never settles ends at the limit and says so, after two runs at least."""
     fake = FakeExecutor(lambda i: 1.0 / (1 + i))
-    warm = warm_up(Stepper(fake, clock=fake.clock), limit_s=3)
+    warm = timing.warm_up(timing.Stepper(fake, clock=fake.clock), limit_s=3)
     assert not warm.stationary
     assert fake.now < 4
     fake = FakeExecutor(lambda i: 100.0)
-    assert warm_up(Stepper(fake, clock=fake.clock), limit_s=1).passes == [1, 1]
+    assert timing.warm_up(timing.Stepper(fake, clock=fake.clock), limit_s=1).passes == [1, 1]
 
 
 def test_hashes_see_bytes_shapes_and_names():

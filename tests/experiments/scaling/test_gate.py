@@ -13,7 +13,7 @@ from experiments.scaling.fakes import FakeMachine
 from forktask.cython_src.errors import UsageError
 from forktask.experiments.commands.main import main
 from forktask.experiments.scaling import clock, gate
-from forktask.experiments.scaling.null import binomial_interval
+from forktask.experiments.scaling.clock import binomial_interval
 
 AUTHOR = {f"GIT_{who}_{what}": "t@example.org" for who in ("AUTHOR", "COMMITTER") for what in ("NAME", "EMAIL")}
 MODULE = """

@@ -11,15 +11,8 @@ from forktask.cython_src.errors import UsageError
 from forktask.experiments.analysis.limits import bound_table
 from forktask.experiments.analysis.load import load
 from forktask.experiments.commands.main import main
+from forktask.experiments.simulate import predict
 from forktask.experiments.simulate.machine_model import continued, extrapolated, machine_of, read_machine, saturated
-from forktask.experiments.simulate.predict import (
-    error_text,
-    machine_of_sweep,
-    prediction_table,
-    simulated_bounds,
-    subject_of,
-    thread_counts,
-)
 
 
 @pytest.fixture(scope="module")
@@ -30,24 +23,24 @@ def folder(tmp_path_factory):
 def test_predictions_stand_beside_what_was_measured(folder):
     """Check one thread against the serial time, errors, speedups below their bounds, and rows far beyond."""
     sweep = load(folder)
-    table = prediction_table(sweep, "p0", [1, 2, 8, 16])
+    table = predict.prediction_table(sweep, "p0", [1, 2, 8, 16])
     serial = sweep.times.time(("p0", "serial", 1)).value
-    assert subject_of(sweep, "p0", machine_of_sweep(sweep)).seconds.sum() == pytest.approx(serial)
+    assert predict.subject_of(sweep, "p0", predict.machine_of_sweep(sweep)).seconds.sum() == pytest.approx(serial)
     one = table[(table["model"] == "taskiter") & (table["threads"] == 1)].iloc[0]
     assert one["step_s"] == pytest.approx(serial, rel=0.01)
     two = table[table["threads"] == 2]
     assert np.allclose(two["error"], two["step_s"] / two["measured_s"] - 1)
     assert table.loc[table["threads"] > 2, "measured_s"].isna().all()
     assert table["far"].tolist() == (table["threads"] > 8).tolist()
-    bounds = simulated_bounds(sweep, "p0", [1, 2, 8, 16])
+    bounds = predict.simulated_bounds(sweep, "p0", [1, 2, 8, 16])
     for model, bound in (("forkjoin", "forkjoin"), ("taskiter", "taskiter")):
         assert (table.loc[table["model"] == model, "speedup"].to_numpy() <= bounds[f"{bound}_speedup"] * 1.001).all()
     measured = bound_table(sweep).set_index("threads").loc[[1, 2]]
     here = bounds.set_index("threads").loc[[1, 2]]
     assert np.allclose(here["forkjoin_s"], measured["forkjoin_s"])  # one estimator for both
-    assert "(2): median" in error_text(table) and table["usable"].all()
-    assert error_text(table.assign(usable=False)).startswith("Nothing usable was measured")
-    assert thread_counts(sweep, "p0") == [1, 2, 4, 8]
+    assert "(2): median" in predict.error_text(table) and table["usable"].all()
+    assert predict.error_text(table.assign(usable=False)).startswith("Nothing usable was measured")
+    assert predict.thread_counts(sweep, "p0") == [1, 2, 4, 8]
 
 
 def test_the_command_prints_a_table_and_draws_a_figure(folder, tmp_path, capsys):

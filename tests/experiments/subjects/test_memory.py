@@ -17,7 +17,7 @@ from forktask.cython_src.lowering.lower import lower
 from forktask.cython_src.lowering.options import PlanOptions
 from forktask.cython_src.networks.registry import get_network
 from forktask.experiments.commands.main import main
-from forktask.experiments.sampling.measured_memory import resident_bytes
+from forktask.experiments.machine.disturbance import resident_bytes
 from forktask.experiments.subjects import memory as planned
 from forktask.experiments.subjects.memory import (
     check_fits,
@@ -136,7 +136,7 @@ def test_the_peak_of_preparing_is_what_was_planned():
     program = """
 from forktask.cython_src.binding.bind import bind
 from forktask.cython_src.lowering.lower import initialise, lower
-from forktask.experiments.sampling.measured_memory import peak_resident_bytes
+from forktask.experiments.machine.disturbance import peak_resident_bytes
 from forktask.experiments.subjects.memory import planned_bytes
 from forktask.experiments.subjects.models import make_executor
 with make_executor("taskiter", 1) as executor:
@@ -170,7 +170,7 @@ def test_a_plan_is_described(capsys):
 
 def test_peak_memory_is_that_of_the_process_alone():
     """Check that a small process that a large one starts has a small peak, and that a large array raises it."""
-    program = "from forktask.experiments.sampling.measured_memory import peak_resident_bytes as p; import numpy as np; "
+    program = "from forktask.experiments.machine.disturbance import peak_resident_bytes as p; import numpy as np; "
     program += "a = p(); b = np.ones(10**7); print(a, p())"
     held = np.ones(5 * 10**7)
     output = subprocess.run([sys.executable, "-P", "-c", program], capture_output=True, text=True, check=True).stdout

@@ -25,8 +25,7 @@ from forktask.cython_src.gpu import device as gpu_device
 from forktask.experiments.analysis.estimates import MIN_GENERATIONS
 from forktask.experiments.commands.compare import configuration_of
 from forktask.experiments.commands.main import main, make_parser
-from forktask.experiments.machine.environment import this_node
-from forktask.experiments.machine.variables import read_variables
+from forktask.experiments.machine.environment import read_variables, this_node
 from forktask.experiments.results.folder import read_results
 from forktask.experiments.results.grids import given_or_shipped, shipped
 from forktask.experiments.results.rows import FailureRow, MachineRow, PlanRow, ProfileRow, SampleRow

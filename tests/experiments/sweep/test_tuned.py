@@ -4,8 +4,7 @@ import pytest
 from experiments.synthetic_results import sweep_of, synthetic_rows, write_rows
 
 from forktask.cython_src.errors import UsageError
-from forktask.experiments.sweep.configuration import Configuration, Grid, Measure
-from forktask.experiments.sweep.tuned import best_granularities, read_tuned
+from forktask.experiments.sweep.configuration import Configuration, Grid, Measure, best_granularities, read_tuned
 
 CUTS = ({"granularity": "auto"}, {"granularity": "images=16"})
 

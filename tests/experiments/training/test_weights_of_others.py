@@ -6,26 +6,18 @@ import struct
 import numpy as np
 import pytest
 
+import forktask as ft
 from forktask.cython_src.errors import UsageError
 from forktask.cython_src.networks import gpt2
-from forktask.cython_src.networks.layers import (
-    BatchNorm,
-    Conv2d,
-    GlobalAvgPool,
-    Linear,
-    Network,
-    ReLU,
-    SoftmaxCrossEntropy,
-)
 from forktask.cython_src.networks.registry import get_network
 from forktask.experiments.training import train as training
 from forktask.experiments.training import weights
 from forktask.experiments.training.safetensors import read_safetensors, write_safetensors
 from forktask.experiments.training.weights import read_weights, write_hugging_face
 
-NETWORK = Network("small", (3, 8, 8), (
-    Conv2d("conv", 4, 3, 1), BatchNorm("bn"), ReLU("relu"), GlobalAvgPool("pool"), Linear("linear", 3),
-    SoftmaxCrossEntropy(),
+NETWORK = ft.Network("small", (3, 8, 8), (
+    ft.Conv2d("conv", 4, 3, 1), ft.BatchNorm("bn"), ft.ReLU("relu"), ft.GlobalAvgPool("pool"), ft.Linear("linear", 3),
+    ft.SoftmaxCrossEntropy(),
 ))  # fmt: skip
 NAMES = {**NETWORK.parameter_shapes(), **NETWORK.statistic_shapes()}
 ARRAYS = {name: np.random.default_rng(1).standard_normal(shape).astype("f4") for name, shape in NAMES.items()}

@@ -15,10 +15,10 @@ from ...gradients import gradient_map
 from ...options import FUSIONS, PlanOptions
 from ...state import ImageLayout, Lowering, Maps
 from ...units import Unit
-from . import convolutions, pixels
+from . import convolutions
 from .algorithms import CONVOLUTIONS
 from .blocks import channel_ranges, group_ranges
-from .pixels import index_before, pixelwise
+from .convolutions import index_before, pixelwise
 
 
 class Nchw(ImageLayout):
@@ -32,7 +32,7 @@ class Nchw(ImageLayout):
     ends = IMAGES
     load_kernel = "load_images"
     joint_sgd = True
-    loops: ClassVar = {**convolutions.LOOPS, ReLU: elementwise.ACTIVATION, **pixels.LOOPS, **dense.LOOPS}
+    loops: ClassVar = {**convolutions.LOOPS, ReLU: elementwise.ACTIVATION, **dense.LOOPS}
 
     def __init__(self, name: str, lanes: int, conv_options: tuple[str, ...]):
         self.name, self.lanes, self.conv_options = name, lanes, conv_options

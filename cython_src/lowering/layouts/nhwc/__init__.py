@@ -6,7 +6,7 @@ network alone.
 
 layout         what this layout supplies to the common lowering
 maps           maps, halos and windows
-convolutions, depthwise, norms, pooling, features
+convolutions, norms, pooling
                loops of each kind of layer, forward and backward
 block_sizes    how loops are cut into blocks
 """

@@ -2,24 +2,67 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import ClassVar
 
 from ....kernels.convolution.algorithms import NHWC_OPTIONS
 from ....kernels.maps.nhwc import NhwcMap, Vector
-from ....networks.layers import Add, BatchNorm, Conv2d, Layer, ReLU, ReLU6, Sigmoid
-from ....plan.builder import ranges
+from ....networks.layers import Add, AveragePool, BatchNorm, Conv2d, GlobalAvgPool, Layer, MaxPool, ReLU, ReLU6, Sigmoid
+from ....plan.builder import block_bounds, ranges
 from ... import dense, elementwise
 from ...ends import IMAGES
+from ...gradients import gradient_map, sent_back, sent_to
 from ...options import FUSIONS
-from ...state import ImageLayout, Lowering, Maps
+from ...state import ImageLayout, Loops, Lowering, Maps, repeated
 from ...units import Unit
-from . import convolutions, norms, pooling
+from . import convolutions, norms
 from .block_sizes import image_blocks, pixel_blocks
-from .features import flattened, send_flattened
 from .maps import gradient_halo, gradient_halo_within, halo, new_map
 
 FC_PARTIALS = 4  # partial sums of a fully connected layer's weight gradient
+
+
+# --- pooling over windows and over whole maps ---
+
+
+def _windows(layer: MaxPool | AveragePool) -> dict[str, int]:
+    return {"kernel": layer.size, "stride": layer.stride or layer.size, "padding": getattr(layer, "padding", 0)}
+
+
+def _index(low: Lowering, unit: Unit) -> str | None:
+    """Declare the buffer that says which element of its window each maximum was; an average has none."""
+    if not isinstance(unit.layer, MaxPool):
+        return None
+    channels, height, width = low.shapes[unit.target]
+    shape = (low.batch, height, width, NhwcMap("", 1, channels, height, width).pitch)
+    return low.builder.buffer(f"{unit.target}.index", shape, "uint8")
+
+
+def pool(low: Lowering, unit: Unit, recomputed: bool) -> None:
+    layer, target = unit.layer, low.output_map(unit, recomputed)
+    operands = {"input": low.maps[unit.sources[0]], "output": target, "index": _index(low, unit)}
+    low.append(unit, repeated(recomputed), "nhwc_pool", operands, pixel_blocks(low, target), **_windows(layer))
+
+
+def pool_backward(low: Lowering, unit: Unit, gradient: NhwcMap) -> None:
+    with sent_to(low, unit, unit.sources[0], gradient) as (target, accumulate):
+        operands = {"gradient": gradient, "output": target, "index": _index(low, unit)}
+        bounds, attributes = pixel_blocks(low, target), _windows(unit.layer) | {"accumulate": int(accumulate)}
+        low.append(unit, "gradient", "nhwc_pool_backward", operands, bounds, **attributes)
+
+
+def global_pool(low: Lowering, unit: Unit, recomputed: bool) -> None:
+    source = low.maps[unit.sources[0]]
+    operands = {"input": source, "output": low.output_map(unit, recomputed)}
+    bounds = block_bounds(n=image_blocks(low), c=[(0, source.channels)])
+    low.append(unit, "", "nhwc_global_pool", operands, bounds)
+
+
+def global_pool_backward(low: Lowering, unit: Unit, gradient: NhwcMap) -> None:
+    target, accumulate = gradient_map(low, unit.sources[0])
+    operands, bounds = {"gradient": gradient, "output": target}, pixel_blocks(low, target)
+    low.append(unit, "gradient", "nhwc_global_pool_backward", operands, bounds, accumulate=int(accumulate))
 
 
 class Nhwc(ImageLayout):
@@ -35,7 +78,8 @@ class Nhwc(ImageLayout):
         **norms.LOOPS,
         **elementwise.LOOPS,
         **dict.fromkeys((ReLU, ReLU6, Sigmoid), elementwise.ACTIVATION),
-        **pooling.LOOPS,
+        **dict.fromkeys((MaxPool, AveragePool), Loops(pool, pool_backward)),
+        GlobalAvgPool: Loops(global_pool, global_pool_backward),
         **dense.LOOPS,
     }
 
@@ -68,10 +112,30 @@ class Nhwc(ImageLayout):
         return Vector(name, low.batch, length, 1, 1)
 
     def features(self, low: Lowering, unit: Unit) -> Vector:
-        return flattened(low, unit)
+        """Return what a fully connected layer reads; a map with pixels is copied in the order channel, row, column."""
+        source = low.maps[unit.sources[0]]
+        if isinstance(source, Vector):
+            return source
+        name = f"{unit.sources[0]}.flat"
+        is_new = name not in low.builder.buffers
+        flat = low.keep(self.vector(low, name, math.prod(low.shapes[unit.sources[0]])))
+        if is_new:
+            operands = {"input": source, "output": flat}
+            low.loop(name, "nhwc_flatten", operands, low.sample_bounds(), unit.layer.name, "forward")
+        return flat
 
     def send_features(self, low: Lowering, unit: Unit, gradient: Vector) -> None:
-        send_flattened(low, unit, gradient)
+        """Append the data gradient of a fully connected layer, and its way back to a map with pixels."""
+        tensor = unit.sources[0]
+        if isinstance(low.maps[tensor], Vector):
+            with sent_back(low, unit, tensor) as target:
+                dense.data_gradient(low, unit, gradient, target)
+            return
+        flat = low.keep(self.vector(low, f"{unit.layer.name}.flat_gradient", math.prod(low.shapes[tensor])), "gradient")
+        dense.data_gradient(low, unit, gradient, flat)
+        target, accumulate = gradient_map(low, tensor)
+        operands, bounds = {"gradient": flat, "output": target}, pixel_blocks(low, target)
+        low.append(unit, "flat_gradient", "nhwc_flatten_backward", operands, bounds, accumulate=int(accumulate))
 
     def elementwise(
         self, low: Lowering, unit: Unit, what: str, operation: str, maps: Maps, **attributes: float

@@ -5,7 +5,7 @@ maps       matrices, and tokens themselves
 blocks     how loops are cut into blocks
 ends       loading; loss and logits
 linear     linear layers and the head with the weights of an embedding
-attention, elementwise, embedding, norms
+attention, embedding, norms
            loops of the other kinds of layers, forward and backward
 """
 

@@ -9,8 +9,7 @@ from ....plan.builder import block_bounds
 from ...gradients import sent_back
 from ...state import Loops, Lowering, repeated
 from ...units import Unit
-from .blocks import attention_blocks
-from .maps import TokenMap
+from .blocks import TokenMap, attention_blocks
 
 
 def _cuts(low: Lowering, unit: Unit, backward: bool = False) -> dict[str, list[tuple[int, int]]]:

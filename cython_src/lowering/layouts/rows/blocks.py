@@ -1,5 +1,6 @@
-"""How loops of the layout "rows" are cut into blocks: as the user asked for, else so that there are enough blocks for
-eight threads, none of them so short that starting it counts. Nothing depends on the number of threads.
+"""Matrices of the layout "rows", and how its loops are cut into blocks: as the user asked for, else so that there are
+enough blocks for eight threads, none of them so short that starting it counts. Nothing depends on the number of
+threads.
 
 Where the user names samples (images) and tokens of a slice (rows), a block of a loop that treats each token alone has
 as many rows, one after the other; a block of attention has that slice of each of these samples.
@@ -8,10 +9,11 @@ as many rows, one after the other; a block of attention has that slice of each o
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 
 from ....plan.builder import ranges
 from ...state import PARTS_ON_DEVICE, Lowering
-from .maps import TokenMap
 
 ROWS = 256  # of a block, at most: weights are read once for each
 COLUMNS = 64  # of a wide panel of the kernels' matrices: output features of products are cut in multiples
@@ -24,6 +26,55 @@ FACTOR_BYTES = 8 << 20  # of the rows of a first factor that comes from memory f
 KEY_SLICES = 8  # of a sample backward, at most
 SHORTEST_FLOPS = 1e6  # about ten microseconds of one core
 SHORTEST_BYTES = 16384  # of a map that is read or written once
+
+
+@dataclass(frozen=True)
+class TokenMap:
+    """A buffer (batch x sequence, pitch): a row of features for each token, from the column `offset` on."""
+
+    name: str
+    batch: int
+    sequence: int
+    features: int
+    pitch: int
+    offset: int = 0
+
+    @property
+    def rows(self) -> int:
+        """Tokens of all samples."""
+        return self.batch * self.sequence
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Shape of the buffer."""
+        return (self.rows, self.pitch)
+
+    def box(self, rows: tuple[int, int], columns: tuple[int, int] | None = None) -> tuple[tuple[int, int], ...]:
+        """Region of some rows; all features unless columns are given."""
+        start, stop = columns or (0, self.features)
+        return (rows,) if stop - start == self.pitch else (rows, (start + self.offset, stop + self.offset))
+
+    def columns(self, start: int, stop: int) -> TokenMap:
+        """Return the map of some of the features."""
+        return replace(self, features=stop - start, offset=self.offset + start)
+
+    def natural(self) -> Callable:
+        """Function of the arrays that gives the tensor as (batch, sequence, features)."""
+        columns = slice(self.offset, self.offset + self.features)
+        return lambda arrays: arrays[self.name].reshape(self.batch, self.sequence, -1)[..., columns]
+
+
+class Ids(TokenMap):
+    """The tokens themselves: a buffer (batch x sequence,)."""
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Shape of the buffer."""
+        return (self.rows,)
+
+    def natural(self) -> Callable:
+        """Function of the arrays that gives the tokens as (batch, sequence)."""
+        return lambda arrays: arrays[self.name].reshape(self.batch, self.sequence)
 
 
 def sample_blocks(low: Lowering) -> list[tuple[int, int]]:

@@ -7,8 +7,7 @@ from ....plan.builder import block_bounds
 from ...gradients import pass_on, sent_back
 from ...state import Loops, Lowering, repeated
 from ...units import Unit
-from .blocks import feature_blocks, position_blocks, row_blocks, sample_blocks
-from .maps import TokenMap
+from .blocks import TokenMap, feature_blocks, position_blocks, row_blocks, sample_blocks
 
 
 def embedding(low: Lowering, unit: Unit, recomputed: bool) -> None:

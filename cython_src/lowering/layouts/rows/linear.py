@@ -11,8 +11,7 @@ from ....plan.builder import block_bounds
 from ...gradients import pass_on, sent_to
 from ...state import Loops, Lowering, repeated
 from ...units import Unit
-from .blocks import product_blocks, weight_blocks
-from .maps import TokenMap
+from .blocks import TokenMap, product_blocks, weight_blocks
 
 SIX_LEAST = 256  # inputs and outputs of a layer that `products=bf16x6` is for
 

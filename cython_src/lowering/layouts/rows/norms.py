@@ -8,8 +8,7 @@ from ...elementwise import add, add_backward
 from ...gradients import new_gradient, sent_back
 from ...state import Loops, Lowering, repeated
 from ...units import Unit
-from .blocks import row_blocks
-from .maps import TokenMap
+from .blocks import TokenMap, row_blocks
 
 
 def addition(low: Lowering, unit: Unit, recomputed: bool) -> None:
