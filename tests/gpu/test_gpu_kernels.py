@@ -230,7 +230,7 @@ def test_depthwise_convolutions_in_tiles(kernel, stride, monkeypatch):
     large = NhwcMap("large", 2, 70, 23, 19, 1)
     small = replace(large, name="small", height=-(-23 // stride), width=-(-19 // stride))
     check = test_depthwise.test_depthwise.hypothesis.inner_test
-    check((large, small, window, kernel == 5, np.random.default_rng(kernel)), True, False, 1)
+    check((large, small, window, int(kernel == 5), np.random.default_rng(kernel)), True, False, 1)
 
 
 @pytest.mark.cxx
