@@ -2,7 +2,8 @@
 
 Kernels are timed one by one between two events on a single stream, whatever the model: a captured graph hides the times
 of its kernels, and the kernels are the same. Before each pass the stream waits for as long as the host takes to issue
-it: otherwise short kernels would wait for the host between their events. Copies and calls are those of the model.
+it: otherwise short kernels would wait for the host between their events. The median time of an empty kernel between two
+events, of which a pass has as many, is subtracted. Copies and calls are those of the model.
 """
 
 from __future__ import annotations
@@ -24,8 +25,9 @@ from ..tables.columns import number_column, percent_column, text_column
 from .profile import EVENT_LOG_WARMUP, MAX_PROFILE_EVENTS, measure_runtime_cost
 from .timing import Stepper
 
-# Driver calls that wait, or may wait, for the device.
 AHEAD = 1.5  # times the duration of issuing a pass that the stream waits before it
+EMPTY = -1  # in place of the number of a loop
+# Driver calls that wait, or may wait, for the device.
 WAITING = ("synchronize", "copy_to_host", "copy_to_device")
 
 
@@ -75,9 +77,10 @@ def _row(name: str, times_s: Sequence[float], passes: int, total_s: float) -> di
 
 
 class _IssuedAhead(GpuStreamExecutor):
-    """A single stream that begins with a pass when all of it has been issued, with an event before and after each loop.
+    """A single stream that begins with a pass when all of it has been issued, with an event before and after each loop,
+    and each of as many empty kernels.
 
-    `events`: loop, event before, event after, of each loop that was launched.
+    `events`: loop, event before, event after, of each loop that was launched; `EMPTY` of an empty kernel.
     """
 
     clock = staticmethod(time.perf_counter)
@@ -91,36 +94,45 @@ class _IssuedAhead(GpuStreamExecutor):
         for replay in range(first_replay, first_replay + num_replays):
             bound.spin(self._stream, round(AHEAD * 1e9 * self.issue_s))
             start = self.clock()
-            for loop in range(bound.num_loops):
+            for loop in (*range(bound.num_loops), *[EMPTY] * bound.num_loops):
                 before, after = (bound.device.event(timing=True) for _ in range(2))
                 bound.device.record(before, self._stream)
-                bound.launch(loop, self._stream, replay)
+                if loop == EMPTY:
+                    bound.spin(self._stream, 0)
+                else:
+                    bound.launch(loop, self._stream, replay)
                 bound.device.record(after, self._stream)
                 self.events.append((loop, before, after))
             self.issue_s = self.clock() - start
 
 
-def kernel_times(bound, target_s: float) -> tuple[dict[str, list[float]], int, float]:
+def kernel_times(bound, target_s: float) -> tuple[dict[str, list[float]], int, float, float]:
     """Time every launch on a single stream.
 
     Returns
     -------
     times_s : dict of loop name to list of float
+        Without the time of an empty kernel; none is below zero.
     passes : int
     step_time_s : float
         Time of a step with these events and the waits for the host.
+    empty_s : float
+        Median time of an empty kernel.
     """
     with _IssuedAhead() as executor:
         executor.prepare(bound)
         stepper = Stepper(executor, bound.iteration_stride)
         pass_s = min(stepper.run(1) for _ in range(EVENT_LOG_WARMUP))
-        passes = int(min(max(target_s / pass_s, 3), MAX_PROFILE_EVENTS // bound.num_loops, 200))
+        passes = int(min(max(target_s / pass_s, 3), MAX_PROFILE_EVENTS // (2 * bound.num_loops), 200))
         executor.events.clear()
         wall = stepper.run(passes)
-        times: dict[str, list[float]] = {}
-        for loop, before, after in executor.events:
-            times.setdefault(bound.plan.loops[loop].name, []).append(bound.device.elapsed_s(before, after))
-    return times, passes, wall / (passes * bound.iteration_stride)
+        spans = [(loop, bound.device.elapsed_s(before, after)) for loop, before, after in executor.events]
+    empty_s = float(np.median([span for loop, span in spans if loop == EMPTY]))
+    times: dict[str, list[float]] = {loop.name: [] for loop in bound.plan.loops}
+    for loop, span in spans:
+        if loop != EMPTY:
+            times[bound.plan.loops[loop].name].append(max(0.0, span - empty_s))
+    return times, passes, wall / (passes * bound.iteration_stride), empty_s
 
 
 def describe_gpu(bound, clocks_hz: Sequence[float] = ()) -> dict[str, Any]:
@@ -144,7 +156,8 @@ def measure_gpu_profile(job: Mapping[str, Any], bound=None) -> dict[str, Any]:
     Returns
     -------
     dict
-        kernels, calls: tables of a step (`_row`); busy_s: kernels of a step; loop_time_s: {loop: seconds of a step};
+        kernels, calls: tables of a step (`_row`); busy_s: kernels of a step; empty_kernel_s: subtracted from each;
+        loop_time_s: {loop: seconds of a step};
         copies: {"to_host", "to_device": [number, bytes] of a step}; step_time_s: without profiling;
         profiled_step_s: {"kernels", "calls"}: with; runtime_cost_s: a step of empty kernels, None for a model that
         moves data.
@@ -153,7 +166,7 @@ def measure_gpu_profile(job: Mapping[str, Any], bound=None) -> dict[str, Any]:
     started = time.time()
     bound = build(job, spec) if bound is None else bound
     stride = bound.iteration_stride
-    times, kernel_passes, kernels_step_s = kernel_times(bound, job["target_s"])
+    times, kernel_passes, kernels_step_s, empty_s = kernel_times(bound, job["target_s"])
     total_s = sum(map(sum, times.values()))
     with make_executor(spec, job["threads"], cpus=job["cpus"]) as executor:
         executor.prepare(bound)
@@ -176,6 +189,7 @@ def measure_gpu_profile(job: Mapping[str, Any], bound=None) -> dict[str, Any]:
     return {
         "kernels": [_row(names[name], values, kernel_passes, total_s) for name, values in times.items()],
         "busy_s": total_s / (kernel_passes * stride),
+        "empty_kernel_s": empty_s,
         "loop_time_s": {name: sum(values) / kernel_passes for name, values in times.items()},
         "calls": [_row(name, values, passes, wall) for name, values in calls.items()],
         "copies": copies,
@@ -219,6 +233,7 @@ def format_profile(row: Mapping[str, Any]) -> str:
         lines.append(f"copies {text}: {number:.1f} a step, {size / 1e3:.1f} kB")
     if row["runtime_cost_s"] is not None:
         lines.append(f"the same launches with empty kernels: {row['runtime_cost_s'] * 1e6:.1f} µs per step")
+    lines.append(f"subtracted from each kernel's time: {row['empty_kernel_s'] * 1e6:.2f} µs of an empty kernel")
     lines.append("once: " + ", ".join(f"{name} {s:.2f} s" for name, s in row["gpu"]["costs_s"].items()))
     for what, seconds in row["profiled_step_s"].items():
         lines.append(
