@@ -1,14 +1,17 @@
 #!/bin/bash
-# Measure a bare machine with one GPU in nine minutes, offline: is it right, how quick is it, and what do others do there?
+# Measure a bare machine with one GPU in three calls of ten minutes, offline: is it right, how quick is it, what do others do
+# there, and what would be quicker?
 #
-#     tools/gpu_day.sh FOLDER
+#     CALL=1 tools/gpu_day.sh FOLDER
 #
 # FOLDER gets summary.csv (a line "stage, exit code, seconds" for each stage) and gpu_day.tar.gz: the samples so far, packed after
 # every stage, so that a machine that goes away leaves what it has measured. At home, `forktask report` draws them.
 #
 # Variables of the environment:
-#   STAGES  numbers or names, such as "4 6" or "smoke gpu_batch"; default: all
+#   CALL    1: PyTorch, networks, limits, a profiler; 2: tests, before and after, both devices; 3: intervals, cores; default: 1
+#   STAGES  numbers or names, such as "4 6" or "smoke gpu_batch"; default: all of the call
 #   WHEELS  folder of wheels (tools/wheels.sh) that are installed first; default: forktask is installed
+#   WHEELS_BEFORE  the same of another commit, with which call 2 compares; default: it does not
 #   PYTHON  default: python3
 #   WORK    folder for all that is written; default: a new one below /tmp
 #   SCALE   times as long, on a slow machine; default: 1
@@ -18,37 +21,55 @@ set -u
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 out=${1:?usage: tools/gpu_day.sh FOLDER}
 export ROOT=${ROOT:-$(dirname "$here")} PYTHON=${PYTHON:-python3}
-export WORK=${WORK:-$(mktemp -d)} WHEELS=${WHEELS:-} FORMS=$here/gpu_day
+export WORK=${WORK:-$(mktemp -d)} WHEELS=${WHEELS:-} WHEELS_BEFORE=${WHEELS_BEFORE:-} FORMS=$here/gpu_day
 export RUN=${RUN:-$PYTHON -P -m}
 export PYTHONPATH=$WORK/site:$FORMS PYTHONDONTWRITEBYTECODE=1
 SCALE=${SCALE:-1}
-TOTAL=$((530 * SCALE)) # seconds, which the stages share
+TOTAL=$((580 * SCALE)) # seconds, which the stages share
 MOST_BYTES=$((16 << 20)) # of the archive
 mkdir -p "$out" "$WORK/site" "$WORK/logs"
 out=$(cd "$out" && pwd)
 
 # --- the stages, in their order: name, cap in seconds
 
-PLAN="install 20
+case ${CALL:=1} in
+1) PLAN="install 20
 hold 5
-warm 30
-smoke 25
-tests 100
-gpu_batch 75
-gpu_networks 95
-pdl 60
+warm 40
+smoke 20
+torch 100
+operators 40
+gpu_networks 75
 kernels 30
-peers 75
-scaling 60
+limits 65
+persistent 15
+pdl 60
+profile rest" ;;
+2) PLAN="install 20
+hold 5
+warm 40
+tests 60
+before_after 150
+hetero 150
+sanitizer rest" ;;
+3) PLAN="install 20
+hold 5
+warm 40
+gpu_networks 75
+gpu_batch 75
 transfers 40
-hetero 40
-cpu_gpu_batch 30
-sanitizer rest"
+scaling 60
+granularity 60
+metg 60
+cpu_gpu_batch 30" ;;
+*) echo "CALL must be 1, 2 or 3, got $CALL" >&2 && exit 2 ;;
+esac
+
+unpack() { $PYTHON -m pip install --quiet --no-index --no-deps --no-compile --upgrade --target "$2" "$1"/*.whl; }
 
 install() {
-    if test -n "$WHEELS"; then
-        $PYTHON -m pip install --quiet --no-index --no-deps --no-compile --upgrade --target "$WORK/site" "$WHEELS"/*.whl || return
-    fi
+    test -z "$WHEELS" || unpack "$WHEELS" "$WORK/site" || return
+    test -z "$WHEELS_BEFORE" || unpack "$WHEELS_BEFORE" "$WORK/before" || return
     nvidia-smi > "$WORK/nvidia-smi.txt" 2>&1
     $PYTHON -m pip list > "$WORK/packages.txt" 2>/dev/null
     $RUN forktask info --json > "$WORK/machine.json" # info.json is a survey's
@@ -77,9 +98,7 @@ tests() {
     cd "$ROOT" && $PYTHON -P -m pytest -q -n "${TEST_PROCESSES:-10}" -p no:cacheprovider -m gpu tests/gpu
 }
 
-sweep() {
-    $RUN steps form "$FORMS/$1.toml" "$WORK/$1.toml" && $RUN forktask run "$WORK/$1.toml" --no-report --out "$WORK/$1"
-}
+sweep() { $RUN forktask run "$FORMS/$1.toml" --no-report --out "$WORK/$1"; }
 
 gpu_batch() { sweep gpu_batch; }
 gpu_networks() { sweep gpu_networks; }
@@ -87,14 +106,66 @@ pdl() { sweep pdl; }
 transfers() { sweep transfers; }
 hetero() { sweep hetero; }
 cpu_gpu_batch() { sweep cpu_gpu_batch; }
-peers() { sweep peers; }
+scaling() { sweep scaling; }
+granularity() { sweep granularity; }
 
-kernels() {
-    $RUN steps kernels ${KERNELS:-64 1 resnet18 mobilenet_v2 gpt2_small} > "$WORK/kernels.csv"
+# Batch, seconds of a turn, turns, models, networks.
+turns() { $RUN steps networks ${TURNS:-$1} "$2" ${NETWORKS:-$3}; }
+
+torch() {
+    local model models=gpu_stream,gpu_taskgraph,gpu_stream:products=tf32,gpu_taskgraph:products=tf32
+    for model in gpu_torch gpu_torch:mode={sdpa,graph} gpu_torch:mode={channels_last,sdpa,graph_channels_last,graph}:products=tf32; do
+        models=$models,$model
+    done
+    turns "64 0.1 4" "$models" "resnet18 mobilenet_v2 gpt2_small cifar10_cnn" > "$WORK/torch.csv"
 }
 
-scaling() {
-    sweep scaling || return
+# Time of convolutions and products on the device, by pass and shape.
+operators() {
+    $PYTHON -c 'import sys, torch; sys.exit(not torch.cuda.is_available())' 2> /dev/null ||
+        { echo "skipped: there is no PyTorch that sees the GPU" && return; }
+    $RUN steps operators 64 gpu_torch,gpu_torch:mode=channels_last:products=tf32 resnet18 mobilenet_v2 cifar10_cnn \
+        > "$WORK/operators.csv" || return
+    $RUN steps operators 64 gpu_torch:mode=sdpa,gpu_torch:mode=sdpa:products=tf32 gpt2_small >> "$WORK/operators.csv"
+}
+
+kernels() {
+    local network
+    for network in ${NETWORKS:-resnet18 mobilenet_v2 gpt2_small}; do
+        $RUN forktask kernels --model gpu_stream --network "$network" --batch 64 > "$WORK/kernels_$network.txt" || return
+    done
+}
+
+limits() { # a quarter and four times of each guess
+    local value models=gpu_taskgraph
+    for value in FILLING={268435456,4294967296} THREADS_WANTED={12500,200000} PART_TERMS={64,1024}; do
+        models="$models,FORKTASK_GPU_$value gpu_taskgraph"
+    done
+    turns "64 0.1 4" "$models" "resnet18 gpt2_small" > "$WORK/limits.csv"
+}
+
+profile() { # one launch of each CUDA function and grid
+    local ncu
+    ncu=$(command -v ncu || command -v /usr/local/cuda/bin/ncu) || { echo "skipped: Nsight Compute (ncu) is not installed" && return; }
+    "$ncu" --clock-control none --filter-mode per-launch-config --launch-count 1 --section Occupancy --section WarpStateStats \
+        --section SpeedOfLight --metrics l1tex__data_bank_conflicts_pipe_lsu_mem_shared.sum --page raw --csv \
+        --log-file "$WORK/ncu.csv" $RUN steps networks ${TURNS:-64 0.001 1} gpu_stream ${NETWORKS:-resnet18 mobilenet_v2}
+}
+
+persistent() { $RUN persistent 1000 > "$WORK/persistent.csv"; }
+
+before_after() {
+    test -n "$WHEELS_BEFORE" || { echo "skipped: WHEELS_BEFORE names no folder of wheels" && return; }
+    local site
+    PYTHONPATH=$WORK/before:$FORMS warm
+    for site in before site before site before site; do
+        PYTHONPATH=$WORK/$site:$FORMS turns "64 0.2 2" gpu_stream,gpu_taskgraph "resnet18 mobilenet_v2 gpt2_small cifar10_cnn" \
+            > "$WORK/turn.csv" || return
+        sed "s/^/$site,/" "$WORK/turn.csv" >> "$WORK/before_after.csv"
+    done
+}
+
+metg() {
     $RUN forktask metg --threads "$(nproc)" --models forkjoin:region=persistent,taskiter --repeats 1 --out "$WORK/metg"
 }
 
@@ -109,7 +180,7 @@ pack() {
     local limit=$((4 * MOST_BYTES))
     cp "$out/summary.csv" "$WORK/summary.csv"
     while :; do
-        (cd "$WORK" && find . -path ./site -prune -o -type f \
+        (cd "$WORK" && find . \( -path ./site -o -path ./before \) -prune -o -type f \
             \( -name '*.jsonl' -o -name '*.csv' -o -name '*.json' -o -name '*.toml' -o -name '*.txt' -o -path './logs/*' \) \
             -printf '%s %p\n' | sort -n | awk -v limit="$limit" '{sum += $1} sum <= limit {print $2}' |
             tar --create --gzip --file "$out/part.tar.gz" --files-from -)
@@ -132,7 +203,8 @@ release() {
 }
 trap release EXIT
 
-export -f install hold warm smoke tests sweep gpu_batch gpu_networks pdl kernels transfers hetero cpu_gpu_batch peers scaling sanitizer
+export -f unpack install hold warm smoke tests sweep gpu_batch gpu_networks pdl transfers hetero cpu_gpu_batch scaling \
+    granularity turns torch operators kernels limits profile persistent before_after metg sanitizer
 begun=$SECONDS number=0 worst=0
 echo "stage,exit_code,seconds" > "$out/summary.csv"
 while read -r name cap; do

@@ -7,6 +7,7 @@ blocks, or several loops. Host arrays are those of the CPU's binding: loops may 
 from __future__ import annotations
 
 import math
+import os
 import weakref
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -25,7 +26,7 @@ from ..typed_text import format_bytes
 from .blas import WORKSPACE_BYTES, Product, Products, products_of
 from .coherence import DEVICE, HOST, Coherence
 from .device import Device, borrow_streams, default_gpu
-from .grids import MAX_TILES
+from .grids import GUESSES, MAX_TILES
 from .launch_graph import launch_graph
 from .launches import ARGS_DTYPE, ARITHMETIC, MAX_GRID_ROWS, MAX_INTEGERS, MAX_OPERANDS, TOGETHER, Launch, launches_of
 from .options import PRODUCTS
@@ -237,6 +238,7 @@ class GpuBoundPlan(Shown):
             forms.append(f"products={products}")
         if plan.attributes.get("granularity") == "device":
             forms.append("granularity=device")
+        forms += [f"{name}={os.environ[name]}" for name in GUESSES if name in os.environ]
         self.instruction_set = ", ".join(forms)
         self.num_loops, self.num_tasks = len(plan.loops), plan.num_tasks
         self.iteration_stride = plan.iteration_stride

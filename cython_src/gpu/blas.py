@@ -19,6 +19,7 @@ from dataclasses import dataclass, replace
 
 from ..kernels.convolution import algorithms
 from ..kernels.simd.instruction_sets import LANES
+from .grids import guess
 
 # Multiply-adds of a product that fills a device: for each of 128 multiprocessors a tile of 128 x 128 numbers, or, where
 # the library splits the sum, of 512 terms of one. A guess until it is measured.
@@ -236,7 +237,7 @@ def products_of(
     """
     make = None if MASKS & {*operands} else _PRODUCTS.get(kernel)
     blocks = tuple(make(attributes, b) for b in bounds) if make else ()
-    least = FILLING if len(blocks) > 1 else 0
+    least = guess("FORKTASK_GPU_FILLING", FILLING) if len(blocks) > 1 else 0
     chosen = blocks and all(p and p.batch * p.rows * p.columns * p.inner >= least for p in blocks)
     return Products(blocks) if chosen else None
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -27,7 +28,19 @@ PART_TERMS = 256
 PRODUCT_TILES = ((8, 8), (4, 4), (4, 2))
 PRODUCT_STEP, PRODUCT_STAGES = 16, 3  # numbers of a sum that are copied together, and steps in shared memory at a time
 PRODUCT_GAP = 8  # numbers behind a row of shared memory, so that a warp's reads along both axes meet all banks
+# Variables of the environment that replace guesses, for tests and tools/gpu_day.sh alone.
+GUESSES = ("FORKTASK_GPU_FILLING", "FORKTASK_GPU_THREADS_WANTED", "FORKTASK_GPU_PART_TERMS")
 PART_COUNTER = 4  # numbers of scratch memory before the parts of a tile's sums: how many are there, and padding
+
+
+def guess(name: str, value: int) -> int:
+    """Return a guess, or what its variable, one of `GUESSES`, says. Raises `UsageError`: it says no whole number."""
+    text = os.environ.get(name)
+    if text is None:
+        return value
+    if not text.isdecimal() or not 1 <= int(text) < 2**63:
+        raise UsageError(f"{name} must be a whole number in [1, 2^63), got {text!r}; unset it")
+    return int(text)
 
 
 @dataclass(frozen=True)
@@ -117,13 +130,15 @@ def product(
     most_parts : int
         Into which a sum can be cut.
     """
+    wanted = guess("FORKTASK_GPU_THREADS_WANTED", THREADS_WANTED)
+    most_parts = min(most_parts, terms // guess("FORKTASK_GPU_PART_TERMS", PART_TERMS))
     for tile in PRODUCT_TILES:
         tiles = tiles_of(tile)
         if tiles is None:
             continue
         blocks = max(1, np.sum(tiles))
-        parts = max(1, min(most_parts, terms // PART_TERMS, math.ceil(THREADS_WANTED / THREADS / blocks)))
-        if blocks * parts * THREADS >= THREADS_WANTED:
+        parts = max(1, min(most_parts, math.ceil(wanted / THREADS / blocks)))
+        if blocks * parts * THREADS >= wanted:
             break
     scratch = tiled(tiles) * 4 * (PART_COUNTER + parts * THREADS * tile[0] * tile[1]) if parts > 1 else 0
     name = f"{symbol}_{tile[0]}x{tile[1]}"

@@ -32,6 +32,7 @@ from .grids import (
     Grid,
     Launch,
     extents,
+    guess,
     per_block,
     per_item,
     per_strip,
@@ -133,9 +134,10 @@ def _convolution(scale: int) -> Grid:
         windows = np.ceil((bounds[:, 5] - bounds[:, 4]) * scale / 2) * math.ceil(width / 2)
         items = (bounds[:, 1] - bounds[:, 0]) * windows * attributes["in_lanes"]
         channels = bounds[:, 3] - bounds[:, 2]
+        wanted = guess("FORKTASK_GPU_THREADS_WANTED", THREADS_WANTED)
         for count in CONVOLUTION_TILES:
             tiles = np.ceil(items / THREADS) * np.ceil(channels / count)
-            if not (channels % count).any() and tiles.sum() * THREADS >= THREADS_WANTED:
+            if not (channels % count).any() and tiles.sum() * THREADS >= wanted:
                 break
         weights = min(CHANNELS_AT_ONCE, attributes["in_channels"]) * TAPS * count
         return Launch(f"{symbol}_{count}", int(tiles.max()), 4 * weights)

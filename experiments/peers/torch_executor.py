@@ -14,6 +14,8 @@ from ..subjects.peer_models import GPU_TORCH, TORCH
 from ..subjects.subject import LEARNING_RATE, network_of
 from .torch_network import torch_network
 
+WARMUP_STEPS = 3  # before a capture: libraries choose their kernels and take their memory
+
 
 class TorchTraining:
     """PyTorch's training step or inference of a network.
@@ -22,8 +24,8 @@ class TorchTraining:
     ----------
     bound : BoundPlan
         Source of initial parameters and data.
-    mode : {"eager", "channels_last", "sdpa", "compile"}
-        See `TorchOptions`.
+    mode : {"eager", "channels_last", "sdpa", "compile", "graph", "graph_channels_last"}
+        See `TorchOptions` and `GpuTorchOptions`; the last two are for `CapturedTraining`.
     device : {"cpu", "cuda"}
     network : Network, optional
         Default: the plan's network.
@@ -37,16 +39,13 @@ class TorchTraining:
         import torch
 
         attributes = bound.plan.attributes
-        self.torch, self.device = torch, device
-        if device == "cuda":
-            torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = tf32
-            torch.backends.cudnn.benchmark = True
+        self.torch, self.device, self.tf32 = torch, device, tf32
         self.training = attributes["phase"] == "train"
         self.tokens = "dataset.tokens" in bound.arrays
         self.module = (module or _made_of(network or get_network(attributes["network"]), bound, mode)).to(device)
         self.samples, self.labels = (torch.from_numpy(array).to(device) for array in data_of(bound))
         self.order = torch.from_numpy(bound.arrays["batch_order"].astype("int64")).to(device)
-        if mode == "channels_last":
+        if mode.endswith("channels_last"):
             self.module = self.module.to(memory_format=torch.channels_last)
             self.samples = self.samples.contiguous(memory_format=torch.channels_last)
         self.module.train(self.training)
@@ -59,7 +58,7 @@ class TorchTraining:
                 parameter.requires_grad_(False)
             groups = _decay_groups(trained, attributes)
             every = {"lr": LEARNING_RATE, "fused": True}
-            moments = {"betas": attributes["betas"], "eps": attributes["eps"]}
+            moments = {"betas": attributes["betas"], "eps": attributes["eps"], "capturable": mode.startswith("graph")}
             self.optimizer = {
                 "sgd": lambda: torch.optim.SGD(groups, momentum=attributes["momentum"], **every),
                 "adam": lambda: torch.optim.Adam(groups, **moments, **every),
@@ -74,33 +73,46 @@ class TorchTraining:
 
     def run(self, num_iterations: int, first_iteration: int = 0) -> None:
         """Run steps and wait for them. Losses are kept as tensors, so that no step waits for a number."""
+        self._choose_arithmetic()
         self._run(num_iterations, first_iteration)
         if self.device == "cuda":
             self.torch.cuda.synchronize()
 
+    def _choose_arithmetic(self) -> None:
+        """Set the switches of a GPU, which are those of the process: another training in it may have others."""
+        if self.device == "cuda":
+            backends = self.torch.backends
+            backends.cuda.matmul.allow_tf32 = backends.cudnn.allow_tf32 = self.tf32
+            backends.cudnn.benchmark = True
+
     def _run(self, num_iterations: int, first_iteration: int) -> None:
-        functional = self.torch.nn.functional
         for iteration in range(first_iteration, first_iteration + num_iterations):
-            index = self.order[iteration % len(self.order)]
-            samples = self.samples.index_select(0, index)
-            if not self.training:
-                with self.torch.inference_mode():
-                    logits = self.forward(samples)
-                    # A network of tokens answers with logits, as forktask's plan of it does.
-                    self.outputs = logits if self.tokens else functional.softmax(logits, dim=1)
-                continue
-            loss = functional.cross_entropy(
-                self.forward(samples).flatten(0, -2),
-                self.labels.index_select(0, index).flatten(),
-                label_smoothing=self.label_smoothing,
-            )
-            self.optimizer.zero_grad(set_to_none=True)
-            loss.backward()
-            if self.clip_norm:
-                self.torch.nn.utils.clip_grad_norm_(self.module.parameters(), self.clip_norm)
-            self.optimizer.step()
-            # A captured graph overwrites its outputs when it is launched again.
-            self.losses.append(loss.detach().clone() if self.device == "cuda" else loss.detach())
+            loss = self._step(self.order[iteration % len(self.order)])
+            if loss is not None:
+                # A captured graph overwrites its outputs when it is launched again.
+                self.losses.append(loss.clone() if self.device == "cuda" else loss)
+
+    def _step(self, index):
+        """Train with the samples of these numbers and return the loss, or infer and return None."""
+        functional = self.torch.nn.functional
+        samples = self.samples.index_select(0, index)
+        if not self.training:
+            with self.torch.inference_mode():
+                logits = self.forward(samples)
+                # A network of tokens answers with logits, as forktask's plan of it does.
+                self.outputs = logits if self.tokens else functional.softmax(logits, dim=1)
+            return None
+        loss = functional.cross_entropy(
+            self.forward(samples).flatten(0, -2),
+            self.labels.index_select(0, index).flatten(),
+            label_smoothing=self.label_smoothing,
+        )
+        self.optimizer.zero_grad(set_to_none=True)
+        loss.backward()
+        if self.clip_norm:
+            self.torch.nn.utils.clip_grad_norm_(self.module.parameters(), self.clip_norm)
+        self.optimizer.step()
+        return loss.detach()
 
     def collect(self, bound) -> None:
         """Copy parameters, and the losses of all steps so far or the last answer, to where a plan keeps its own."""
@@ -115,6 +127,53 @@ class TorchTraining:
             kept[step % len(kept)] = float(loss)
         self.collected += len(self.losses)
         self.losses.clear()
+
+
+class CapturedTraining(TorchTraining):
+    """The same; a step is the launch of one CUDA graph, which holds all of it: a counter on the device chooses the
+    batch, and where in a ring the loss goes."""
+
+    def __init__(self, bound, *options: Any, **more: Any):
+        super().__init__(bound, *options, **more)
+        torch = self.torch
+        self.counter = torch.zeros(1, dtype=torch.int64, device=self.device)
+        self.ring = torch.from_numpy(bound.arrays["losses"].copy()).to(self.device) if self.training else None
+        kept = [*self.module.state_dict().values(), *([self.ring] if self.training else [])]
+        before = [tensor.clone() for tensor in kept]
+        self._choose_arithmetic()
+        # On a stream of their own, as PyTorch's notes on CUDA graphs want it.
+        stream = torch.cuda.Stream()
+        stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(stream):
+            for _ in range(WARMUP_STEPS):
+                self._counted_step()
+        torch.cuda.current_stream().wait_stream(stream)
+        self.graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(self.graph):
+            self._counted_step()
+        # The steps before the capture are undone in place, where the graph finds everything.
+        for tensor, value in zip(kept, before, strict=True):
+            tensor.copy_(value)
+        for moments in self.optimizer.state.values() if self.training else ():
+            for tensor in moments.values():
+                tensor.zero_()
+
+    def _counted_step(self) -> None:
+        loss = self._step(self.order.index_select(0, self.counter % len(self.order))[0])
+        if self.training:
+            self.ring.index_copy_(0, self.counter % len(self.ring), loss.reshape(1))
+        self.counter += 1
+
+    def _run(self, num_iterations: int, first_iteration: int) -> None:
+        self.counter.fill_(first_iteration)
+        for _ in range(num_iterations):
+            self.graph.replay()
+
+    def collect(self, bound) -> None:
+        """Like `TorchTraining.collect`."""
+        super().collect(bound)
+        if self.training:
+            bound.arrays["losses"][...] = self.ring.cpu().numpy()
 
 
 def _made_of(spec, bound, mode: str):
@@ -169,10 +228,11 @@ class TorchExecutor(BaseExecutor):
         import torch
 
         network = network_of(bound, self.model)
-        meant = {"channels_last": "dataset.images", "sdpa": "dataset.tokens"}.get(self.options.mode)
+        mode = self.options.mode
+        meant = "dataset.images" if mode.endswith("channels_last") else "dataset.tokens" if mode == "sdpa" else None
         if meant is not None and meant not in bound.arrays:
             raise MachineError(
-                f"mode={self.options.mode} of PyTorch is for networks of {meant.rpartition('.')[2]}, got "
+                f"mode={mode} of PyTorch is for networks of {meant.rpartition('.')[2]}, got "
                 f"{network.name!r}; leave it out"
             )
         device = "cuda" if self.about.is_gpu else "cpu"
@@ -183,7 +243,8 @@ class TorchExecutor(BaseExecutor):
         torch.set_num_threads(self.num_threads)
         torch.set_flush_denormal(True)
         tf32 = getattr(self.options, "products", "float32") == "tf32"
-        self._training = TorchTraining(bound, self.options.mode, device, network, tf32)
+        kind = CapturedTraining if mode.startswith("graph") else TorchTraining
+        self._training = kind(bound, mode, device, network, tf32)
 
     def _run(self, bound, first_replay: int, num_replays: int) -> None:
         stride = bound.iteration_stride

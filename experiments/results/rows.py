@@ -524,6 +524,7 @@ class GpuProfileRow(Process, frozen=True, kw_only=True, tag="gpu_profile"):
     kernels: Annotated[list[dict[str, Any]], says("of a step: name, time, share, calls")]
     calls: Annotated[list[dict[str, Any]], says("of the driver, likewise")]
     busy_s: Annotated[Amount, says("kernels of a step, one after the other")]
+    empty_kernel_s: Annotated[Amount, says("subtracted from each")] = 0.0
     loop_time_s: Annotated[Times, says("by launch: seconds of a step")]
     copies: Annotated[dict[Literal["to_host", "to_device"], list[Amount]], says("[number, bytes] of a step, each way")]
     runtime_cost_s: Annotated[Amount | None, says("a step of empty kernels; null for a model that moves data")]

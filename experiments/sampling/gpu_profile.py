@@ -2,7 +2,8 @@
 
 Kernels are timed one by one between two events on a single stream, whatever the model: a captured graph hides the times
 of its kernels, and the kernels are the same. Before each pass the stream waits for as long as the host takes to issue
-it: otherwise short kernels would wait for the host between their events. Copies and calls are those of the model.
+it: otherwise short kernels would wait for the host between their events. The median time of an empty kernel between two
+events, of which a pass has as many, is subtracted. Copies and calls are those of the model.
 """
 
 from __future__ import annotations
@@ -23,8 +24,8 @@ from ..tables import Column, number_column, percent_column, text_column, text_ta
 from .profile import EVENT_LOG_WARMUP, MAX_PROFILE_EVENTS, measure_runtime_cost
 from .timing import Stepper
 
-# Driver calls that wait, or may wait, for the device.
 AHEAD = 1.5  # times the duration of issuing a pass that the stream waits before it
+# Driver calls that wait, or may wait, for the device.
 WAITING = ("synchronize", "copy_to_host", "copy_to_device")
 
 
@@ -65,9 +66,10 @@ def _row(name: str, times_s: Sequence[float], passes: int, total_s: float) -> di
 
 
 class _IssuedAhead(GpuStreamExecutor):
-    """A single stream that begins with a pass when all of it has been issued, with two events for each launch.
+    """A single stream that begins with a pass when all of it has been issued, with two events for each launch, and for
+    each of as many empty kernels.
 
-    `events`: loops, event before, event after, of each launch.
+    `events`: loops, event before, event after, of each launch; no loops: of an empty kernel.
     """
 
     clock = staticmethod(time.perf_counter)
@@ -81,36 +83,45 @@ class _IssuedAhead(GpuStreamExecutor):
         for replay in range(first_replay, first_replay + num_replays):
             bound.spin(self._stream, round(AHEAD * 1e9 * self.issue_s))
             start = self.clock()
-            for loops in bound.groups:
+            for loops in (*bound.groups, *[()] * len(bound.groups)):
                 before, after = (bound.device.event(timing=True) for _ in range(2))
                 bound.device.record(before, self._stream)
-                bound.launch(loops, self._stream, replay)
+                if loops:
+                    bound.launch(loops, self._stream, replay)
+                else:
+                    bound.spin(self._stream, 0)
                 bound.device.record(after, self._stream)
                 self.events.append((loops, before, after))
             self.issue_s = self.clock() - start
 
 
-def kernel_times(bound, target_s: float) -> tuple[dict[tuple[int, ...], list[float]], int, float]:
+def kernel_times(bound, target_s: float) -> tuple[dict[tuple[int, ...], list[float]], int, float, float]:
     """Time every launch on a single stream.
 
     Returns
     -------
     times_s : dict of loops to list of float
+        Without the time of an empty kernel; none is below zero.
     passes : int
     step_time_s : float
         Time of a step with these events and the waits for the host.
+    empty_s : float
+        Median time of an empty kernel.
     """
     with _IssuedAhead() as executor:
         executor.prepare(bound)
         stepper = Stepper(executor, bound.iteration_stride)
         pass_s = min(stepper.run(1) for _ in range(EVENT_LOG_WARMUP))
-        passes = int(min(max(target_s / pass_s, 3), MAX_PROFILE_EVENTS // len(bound.groups), 200))
+        passes = int(min(max(target_s / pass_s, 3), MAX_PROFILE_EVENTS // (2 * len(bound.groups)), 200))
         executor.events.clear()
         wall = stepper.run(passes)
-        times: dict[tuple[int, ...], list[float]] = {}
-        for loops, before, after in executor.events:
-            times.setdefault(loops, []).append(bound.device.elapsed_s(before, after))
-    return times, passes, wall / (passes * bound.iteration_stride)
+        spans = [(loops, bound.device.elapsed_s(before, after)) for loops, before, after in executor.events]
+    empty_s = float(np.median([span for loops, span in spans if not loops]))
+    times: dict[tuple[int, ...], list[float]] = {loops: [] for loops in bound.groups}
+    for loops, span in spans:
+        if loops:
+            times[loops].append(max(0.0, span - empty_s))
+    return times, passes, wall / (passes * bound.iteration_stride), empty_s
 
 
 def describe_gpu(bound, clocks_hz: Sequence[float] = ()) -> dict[str, Any]:
@@ -134,7 +145,8 @@ def measure_gpu_profile(job: Mapping[str, Any], bound=None) -> dict[str, Any]:
     Returns
     -------
     dict
-        kernels, calls: tables of a step (`_row`); busy_s: kernels of a step; loop_time_s: {launch: seconds of a step};
+        kernels, calls: tables of a step (`_row`); busy_s: kernels of a step; empty_kernel_s: subtracted from each;
+        loop_time_s: {launch: seconds of a step};
         copies: {"to_host", "to_device": [number, bytes] of a step}; step_time_s: without profiling;
         profiled_step_s: {"kernels", "calls"}: with; runtime_cost_s: a step of empty kernels, None for a model that
         moves data.
@@ -143,7 +155,7 @@ def measure_gpu_profile(job: Mapping[str, Any], bound=None) -> dict[str, Any]:
     started = time.time()
     bound = build(job, spec) if bound is None else bound
     stride = bound.iteration_stride
-    times, kernel_passes, kernels_step_s = kernel_times(bound, job["target_s"])
+    times, kernel_passes, kernels_step_s, empty_s = kernel_times(bound, job["target_s"])
     total_s = sum(map(sum, times.values()))
     with make_executor(spec, job["threads"], cpus=job["cpus"]) as executor:
         executor.prepare(bound)
@@ -169,6 +181,7 @@ def measure_gpu_profile(job: Mapping[str, Any], bound=None) -> dict[str, Any]:
             _row(f"{names[k]} ({loops[k[0]].kernel})", values, kernel_passes, total_s) for k, values in times.items()
         ],
         "busy_s": total_s / (kernel_passes * stride),
+        "empty_kernel_s": empty_s,
         "loop_time_s": {names[k]: sum(values) / kernel_passes for k, values in times.items()},
         "calls": [_row(name, values, passes, wall) for name, values in calls.items()],
         "copies": copies,
@@ -212,6 +225,7 @@ def format_profile(row: Mapping[str, Any]) -> str:
         lines.append(f"copies {text}: {number:.1f} a step, {size / 1e3:.1f} kB")
     if row["runtime_cost_s"] is not None:
         lines.append(f"a launch of an empty kernel for each loop: {row['runtime_cost_s'] * 1e6:.1f} µs per step")
+    lines.append(f"subtracted from each kernel's time: {row['empty_kernel_s'] * 1e6:.2f} µs of an empty kernel")
     lines.append("once: " + ", ".join(f"{name} {s:.2f} s" for name, s in row["gpu"]["costs_s"].items()))
     for what, seconds in row["profiled_step_s"].items():
         lines.append(

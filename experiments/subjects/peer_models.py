@@ -9,24 +9,30 @@ from typing import Annotated
 from ...cython_src.binding.execution_model import ExecutionModel
 from ...cython_src.records import Record, about
 
+MODES = ("eager", "channels_last", "sdpa", "compile")
+SAYS = (
+    "`eager`: PyTorch's default, attention as a product, a masked softmax and a product; `channels_last`: of images, "
+    "channels in the innermost dimension; `sdpa`: of tokens, attention through `scaled_dot_product_attention`; "
+    "`compile`: `torch.compile`, attention as in `sdpa`"
+)
+
 
 class TorchOptions(Record):
-    """Options of `torch` and `gpu_torch`."""
+    """Options of `torch`."""
+
+    mode: Annotated[str, about(SAYS, choices=MODES)] = "eager"
+
+
+class GpuTorchOptions(Record):
+    """Options of `gpu_torch`."""
 
     mode: Annotated[
         str,
         about(
-            "`eager`: PyTorch's default, attention as a product, a masked softmax and a product; `channels_last`: of "
-            "images, channels in the innermost dimension; `sdpa`: of tokens, attention through "
-            "`scaled_dot_product_attention`; `compile`: `torch.compile`, attention as in `sdpa`",
-            choices=("eager", "channels_last", "sdpa", "compile"),
+            f"{SAYS}; `graph`, `graph_channels_last`: a step as one captured CUDA graph, attention likewise",
+            choices=(*MODES, "graph", "graph_channels_last"),
         ),
     ] = "eager"
-
-
-class GpuTorchOptions(TorchOptions):
-    """Options of `gpu_torch`."""
-
     products: Annotated[
         str, about("`tf32`: products and convolutions may round their inputs", choices=("float32", "tf32"))
     ] = "float32"

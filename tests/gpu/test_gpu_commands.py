@@ -173,7 +173,7 @@ def test_a_profile_of_a_gpu_model(fake_gpu, model):
     """Check the tables of kernels, calls and copies, and that they are printed."""
     row = measure_gpu_profile(job(model))
     assert sum(r["share"] for r in row["kernels"]) == pytest.approx(1)
-    assert all(r["calls"] == 1 for r in row["kernels"])
+    assert all(r["calls"] == 1 and r["min_s"] >= 0 for r in row["kernels"]) and row["empty_kernel_s"] > 0
     calls = {r["name"]: r["calls"] for r in row["calls"]}
     assert [r["name"].endswith(".update and 3 more (optimizer_sgd)") for r in row["kernels"]].count(True) == 1
     alone = 3 if "both" in model else 0

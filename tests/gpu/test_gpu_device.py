@@ -1,6 +1,7 @@
 """Opening a GPU: the sentences where there is none, and that CuPy still has what we call."""
 
 import ctypes
+import importlib
 import inspect
 import os
 import re
@@ -11,6 +12,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from gpu.fake_gpu.device import FakeDevice
 
 from forktask.cython_src.errors import UsageError
 from forktask.cython_src.gpu import device as gpu_device
@@ -18,6 +20,8 @@ from forktask.cython_src.gpu import launches as gpu_launches
 from forktask.cython_src.gpu.launches import ARGS_DTYPE
 from forktask.cython_src.lowering.lower import lower
 from forktask.cython_src.targets import bind
+
+DAY = Path(__file__).resolve().parents[2] / "tools" / "gpu_day"
 
 
 @pytest.fixture(autouse=True)
@@ -128,15 +132,23 @@ def test_an_early_launch_gets_what_the_driver_takes():
     assert seen == [[5, 3, 1, 128, 1, 1, 64], 99, 1, attribute, 4242, args.ctypes.data, None, 7]
 
 
-def test_the_day_on_a_gpu_compiles_each_file_in_each_arithmetic():
+def test_the_day_on_a_gpu_compiles_each_file_in_each_arithmetic(monkeypatch, capsys):
     """Check what tools/gpu_day.sh compiles ahead."""
-    folder = Path(__file__).resolve().parents[2] / "tools" / "gpu_day"
-    listed = subprocess.run(
-        [sys.executable, "-m", "steps", "files"],
-        env={**os.environ, "PYTHONPATH": str(folder)},
-        capture_output=True,
-        text=True,
-        check=True,
-    ).stdout.split()
+    monkeypatch.syspath_prepend(DAY)
+    importlib.import_module("steps").files()
+    listed = capsys.readouterr().out.split()
     assert {"kernels/linear/linear.cu", "kernels/linear/linear.cu@tf32"} <= set(listed)
     assert {line.partition("@")[0] for line in listed} == set(gpu_launches.SOURCE_FILES)
+
+
+def test_parts_of_a_persistent_kernel(monkeypatch, capsys):
+    """Check what tools/gpu_day/persistent.py launches, how often, and what it prints; its kernels do not run here."""
+    monkeypatch.syspath_prepend(DAY)
+    persistent, device = importlib.import_module("persistent"), FakeDevice(execute=False)
+    monkeypatch.setattr(persistent, "default_gpu", lambda: device)
+    monkeypatch.setattr(persistent, "prepared", lambda symbol, tiles, *args: (symbol, tiles, 0, np.array(args)))
+    persistent.measure(5)
+    head, *lines = capsys.readouterr().out.splitlines()
+    assert head == "what,ns" and [float(line.split(",")[1]) > 0 for line in lines] == [True] * 4
+    symbols = [operation.label[1] for operation in device.log if operation.label[0] == "launch"]
+    assert [symbols.count(name) / persistent.REPEATS for name in ("join", "program")] == [1, 2 + 5]

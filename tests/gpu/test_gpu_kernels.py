@@ -4,6 +4,7 @@ import ctypes
 import itertools
 import re
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -27,6 +28,7 @@ from forktask.cython_src.lowering.lower import lower
 from forktask.cython_src.networks.parts import convolutional_classifier
 
 SMALL = convolutional_classifier("small", (2, 8, 32), (5, 4), 3)
+DAY = Path(__file__).resolve().parents[2] / "tools" / "gpu_day"
 
 
 # --- compiled for GPUs
@@ -38,6 +40,7 @@ SMALL = convolutional_classifier("small", (2, 8, 32), (5, 4), 3)
     [
         *itertools.product(gpu_launches.SOURCE_FILES, ("compute_75", "sm_90"), ("",)),
         *itertools.product(gpu_launches.multiplying(), ("sm_80", "sm_90"), gpu_launches.ARITHMETIC),
+        *itertools.product([str(DAY / "persistent.cu")], ("sm_80", "sm_90"), ("",)),
     ],
 )
 def test_sources_compile_without_warnings(file, target, products):

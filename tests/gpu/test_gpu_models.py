@@ -481,3 +481,15 @@ def test_six_products_are_refused():
     plan = lower("gpt2_small", batch=1, sequence=8, products="bf16x6")
     with pytest.raises(UsageError, match="a plan for a GPU must have products 'float32', got 'bf16x6'"):
         GpuBoundPlan(plan, None, FakeDevice())
+
+
+def test_a_guess_from_the_environment_is_taken_and_named(monkeypatch):
+    """Check that launches follow, what rows of such a run say, and what is refused."""
+    usual = GpuBoundPlan(residual_plan(), device=FakeDevice())
+    monkeypatch.setenv("FORKTASK_GPU_PART_TERMS", "16")
+    other = GpuBoundPlan(usual.plan, device=FakeDevice())
+    assert other.instruction_set == f"{usual.instruction_set}, FORKTASK_GPU_PART_TERMS=16"
+    assert other.launches != usual.launches
+    monkeypatch.setenv("FORKTASK_GPU_PART_TERMS", "few")
+    with pytest.raises(UsageError, match=r"FORKTASK_GPU_PART_TERMS must be a whole number .*, got 'few'; unset it"):
+        GpuBoundPlan(usual.plan, device=FakeDevice())

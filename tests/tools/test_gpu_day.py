@@ -18,9 +18,12 @@ ROOT = Path(__file__).parent.parent.parent
 # What a bare machine has of the package's requirements and of its tests'.
 THERE = "numpy threadpoolctl joblib jinja2 seaborn pandas matplotlib pillow safetensors"
 THERE += " hypothesis pytest pytest-timeout pytest-xdist"
-STAGES = ("install", "hold", "warm", "smoke", "tests", "gpu_batch", "gpu_networks", "pdl", "kernels", "peers")
-STAGES += ("scaling", "transfers", "hetero", "cpu_gpu_batch", "sanitizer")
-SWEEPS = ("gpu_batch", "gpu_networks", "pdl", "scaling", "transfers", "hetero", "cpu_gpu_batch")
+STAGES = {
+    "1": "install hold warm smoke torch operators gpu_networks kernels limits persistent pdl profile",
+    "2": "install hold warm tests before_after hetero sanitizer",
+    "3": "install hold warm gpu_networks gpu_batch transfers scaling granularity metg cpu_gpu_batch",
+}
+TABLES = ("torch", "limits", "before_after")  # the last needs wheels
 # Sizes of the forms in the rehearsal, where each step is emulated.
 SMALL = {
     "network": '"lenet5"',
@@ -31,6 +34,7 @@ SMALL = {
     "check_iterations": "2",
     "budget_s": "600",
     "threads": "1",
+    "granularity": '["images=2", "images=4"]',
     "epochs": "1",
     "data": '"synthetic:16"',
 }
@@ -84,30 +88,33 @@ def run(tools, out, **variables):
 
 @pytest.mark.rehearsal
 @pytest.mark.timeout(3600)
-def test_the_whole_day(machine, tools, tmp_path):
+@pytest.mark.parametrize("call", STAGES)
+def test_the_whole_day(call, machine, tools, tmp_path):
     """Check every stage on the emulated GPU: exit codes, what is packed, and that it can be reported elsewhere."""
     python, wheels = machine
     fake, work = f"{python} -P {ROOT / 'tests' / 'gpu' / 'fake_gpu'} -m", tmp_path / "work"
     settings = {"PYTHON": python, "WHEELS": wheels, "RUN": fake, "WORK": str(work), "SCALE": "20", "SMOKE": "4 2"}
-    settings["KERNELS"] = "4 0.01 lenet5"
-    done, summary = run(tools, tmp_path / "out", **settings, TEST_PROCESSES="2")
+    settings |= {"TURNS": "4 0.01 1", "NETWORKS": "lenet5", "WHEELS_BEFORE": wheels}
+    done, summary = run(tools, tmp_path / "out", **settings, CALL=call, TEST_PROCESSES="2")
     print(done.stdout)
     logs = {file.name: file.read_text() for file in (work / "logs").iterdir()}
     failed = {name: code for name, (code, _) in summary.items() if code}
-    has_torch = not subprocess.run([python, "-c", "import torch"], capture_output=True).returncode
-    assert failed == ({"peers": 1} if has_torch else {}), "".join(logs[name][-2000:] for name in failed)
-    assert list(summary) == [*STAGES] and ("gpu_torch" in logs["peers"])
+    lacks_cupy = {name for name in ("warm", "persistent") if "No module named 'cupy'" in logs.get(name, "")}
+    assert {*failed} == lacks_cupy, "".join(logs[name][-2000:] for name in failed)
+    assert " ".join(summary) == STAGES[call]
     for text in (done.stderr, *logs.values()):
         assert not re.search(r"gpu_day\.sh: line|environment: line|command not found|unbound variable", text), text
+    sweeps = [name for name in summary if (tools / "gpu_day" / f"{name}.toml").exists()]
     archive = tmp_path / "out" / "gpu_day.tar.gz"
     assert archive.stat().st_size < 16 << 20
     with tarfile.open(archive) as packed:
         names = packed.getnames()
-        assert {f"./{sweep}/samples.jsonl" for sweep in SWEEPS} <= {*names} and "./machine.json" in names
-        assert b"lenet5,conv_relu_pool_" in packed.extractfile("./kernels.csv").read()
+        assert {f"./{sweep}/samples.jsonl" for sweep in sweeps} <= {*names} and "./machine.json" in names
+        for table in {*TABLES[: None if wheels else 2]} & {*summary}:
+            assert b"lenet5," in packed.extractfile(f"./{table}.csv").read()
         assert not [name for name in names if name.endswith((".svg", ".html", ".so"))]
         packed.extractall(tmp_path / "home", filter="data")
-    for sweep in SWEEPS:
+    for sweep in sweeps:
         assert main(["report", str(tmp_path / "home" / sweep)]) == 0
     assert "commit" in (work / "machine.json").read_text()
 
@@ -120,11 +127,11 @@ def test_a_stage_ends_at_its_cap(tools, tmp_path):
     deaf, slow = 'test "$2" = files && { trap "" INT; sleep 60; }', 'test "$2" = smoke && sleep 60'
     stand_in.write_text(f"#!/bin/sh\n{deaf}\n{slow}\nexit 0\n")
     stand_in.chmod(0o755)
-    stages = "warm smoke 5"
+    stages = "warm smoke 5"  # the fifth is torch
     settings = {"PYTHON": "true", "RUN": str(stand_in), "WORK": str(tmp_path / "work"), "STAGES": stages}
     done, summary = run(tools, tmp_path / "out", **settings)
     assert [code for code, _ in summary.values()] == [0, 0, 137, 124, 0] and done.returncode == 1
-    assert list(summary) == ["install", "hold", "warm", "smoke", "tests"]
+    assert list(summary) == ["install", "hold", "warm", "smoke", "torch"]
     assert 6 <= summary["warm"][1] < 60 and summary["smoke"][1] < 60 and done.stderr == ""
     with tarfile.open(tmp_path / "out" / "gpu_day.tar.gz") as packed:
         assert {"./summary.csv", "./logs/warm"} <= {*packed.getnames()}

@@ -4,28 +4,31 @@ hold                      open the device and keep it open
 files                     print each file of CUDA functions, and FILE@PRODUCTS for each other arithmetic
 warm FILE                 compile and load one of these; CuPy keeps the result on disk
 smoke BATCH STEPS         every model of a GPU leaves the same bits, and the processor's numbers within rounding
-kernels BATCH SECONDS NETWORK ...
-                          table of a step by CUDA function: times on one stream, bytes and flops of its loops
-form FILE INTO            copy a sweep or study, without models that this installation has not, on no more threads than
-                          this machine has
+networks BATCH SECONDS TURNS MODEL,... NETWORK ...
+                          steps of models, also of PyTorch, in turns of one process: median, least and most; a model may
+                          have variables before it, as "FORKTASK_GPU_PART_TERMS=64 gpu_stream"
+operators BATCH MODEL,... NETWORK ...
+                          time on the device of PyTorch's operators in a step, by their shapes
 """
 
 import os
-import re
 import sys
 import time
-from pathlib import Path
+from contextlib import ExitStack, contextmanager
+from unittest.mock import patch
 
 import numpy as np
 
 from forktask.cython_src.errors import UsageError
 from forktask.cython_src.gpu import device as gpu_device
 from forktask.cython_src.gpu import launches
-from forktask.experiments.sampling.gpu_profile import kernel_times
+from forktask.experiments.analysis.agreement import first_disagreement
+from forktask.experiments.sampling.timing import Stepper
 from forktask.experiments.subjects import models
-from forktask.experiments.subjects.subject import build
+from forktask.experiments.subjects.subject import answer, build
 
 ROUNDING = 1e-3  # of losses after a few steps
+CHECKED = 3  # losses of networks
 
 
 def hold():
@@ -48,18 +51,25 @@ def warm(form):
     cupy.RawModule(code=code, options=launches.COMPILE_OPTIONS, backend="nvrtc").compile()
 
 
+@contextmanager
+def prepared(name, network, batch):
+    """A model's executor, prepared with a plan of the network."""
+    spec = models.runnable(name)
+    plan = {"network": network, "batch": int(batch), "conv": "direct"}
+    bound = build({"model": spec, "threads": 1, "cpus": None, "plan": plan, "seed": 1}, spec)
+    with models.make_executor(spec, 1) as executor:
+        executor.prepare(bound)
+        yield executor
+    if spec.binds_on_gpu:
+        bound.close()
+
+
 def smoke(batch, steps):
     def run(name):
-        spec = models.runnable(name)
-        plan = {"network": "cifar10_cnn", "batch": int(batch), "conv": "direct"}
-        bound = build({"model": spec, "threads": 1, "cpus": None, "plan": plan, "seed": 1}, spec)
-        with models.make_executor(spec, 1) as executor:
-            executor.prepare(bound)
+        with prepared(name, "cifar10_cnn", batch) as executor:
             executor.run(int(steps))
-        names = [*bound.plan.attributes["parameters"], "losses"]
-        result = {name: np.array(bound.arrays[name]) for name in names}
-        getattr(bound, "close", lambda: None)()
-        return spec.model, result
+            names = [*executor.bound.plan.attributes["parameters"], "losses"]
+            return executor.about, {name: np.array(executor.bound.arrays[name]) for name in names}
 
     _, serial = run("serial")
     _, stream = run("gpu_stream")
@@ -75,40 +85,53 @@ def smoke(batch, steps):
         sys.exit(f"{wrong} models are wrong")
 
 
-def kernels(batch, seconds, *networks):
-    print("network,kernels,launches,us,GB,GFLOP")
-    spec = models.runnable("gpu_stream")
-    for network in networks:
-        plan = {"network": network, "batch": int(batch), "conv": "direct"}
-        bound = build({"model": spec, "threads": 1, "cpus": None, "plan": plan, "seed": 1}, spec)
-        times, passes, _ = kernel_times(bound, float(seconds))
-        rows = {}
-        for loops in bound.groups:
-            given, run = bound.launches_for(loops), [bound.plan.loops[loop] for loop in loops]
-            symbols = " + ".join(getattr(how, "symbol", "cuBLAS") for how in given)
-            size, flops = 1e-9 * sum(loop.bytes for loop in run), 1e-9 * sum(loop.flops for loop in run)
-            own = len(given), 1e6 * sum(times[loops]) / passes, size, flops
-            rows[symbols] = np.add(rows.get(symbols, (0, 0, 0, 0)), own)
-        for symbols, (count, us, size, flops) in sorted(rows.items(), key=lambda row: -row[1][1]):
-            print(f"{network},{symbols},{count:.0f},{us:.1f},{size:.4f},{flops:.3f}")
-        bound.close()
+def networks(batch, seconds, turns, listed, *names):
+    print("network,model,us,least_us,most_us,turns")
+    wrong = 0
+    for network in names:
+        first, steppers = [], {}
+        with ExitStack() as stack:
+            for name in listed.split(","):
+                *variables, model = name.split()
+                try:
+                    with patch.dict(os.environ, dict(variable.split("=") for variable in variables)):
+                        executor = stack.enter_context(prepared(model, network, batch))
+                except UsageError as error:
+                    print(f"{network}: skipped: {name}: {error}", file=sys.stderr)
+                    continue
+                steppers[name] = Stepper(executor)
+                steppers[name].run(CHECKED)
+                executor.collect()
+                losses = answer(executor.bound, CHECKED)
+                first = first or losses
+                if said := first_disagreement(first, losses):
+                    wrong += 1
+                    print(f"{network}: {name} {said}", file=sys.stderr)
+            times = {name: [] for name in steppers}
+            for _ in range(int(turns)):
+                for name, stepper in steppers.items():
+                    times[name] += stepper.pass_times(float(seconds), 1)
+        for name, own in times.items():
+            middle, least, most = (1e6 * f(own) for f in (np.median, min, max))
+            print(f"{network},{name},{middle:.1f},{least:.1f},{most:.1f},{turns}", flush=True)
+    if wrong:
+        sys.exit(f"{wrong} models have other losses than the first")
 
 
-def form(path, into):
-    text = Path(path).read_text()
-    for listed in re.findall(r"^models? = \[(.*)\]$", text, re.M):
-        kept = []
-        for quoted in listed.split(", "):
-            try:
-                models.runnable(quoted.strip('"'))
-                kept.append(quoted)
-            except UsageError as error:
-                print(f"skipped: {quoted}: {error}")
-        text = text.replace(f"[{listed}]", f"[{', '.join(kept)}]")
-    cores = len(os.sched_getaffinity(0))
-    text = re.sub(r"^threads = (\d+)$", lambda m: f"threads = {min(int(m[1]), cores)}", text, flags=re.M)
-    Path(into).write_text(text)
+def operators(batch, listed, *names):
+    from torch.profiler import profile
+
+    print("network;model;operator;shapes;calls;us")
+    for network in names:
+        for model in listed.split(","):
+            with prepared(model, network, batch) as executor:
+                executor.run(CHECKED)
+                with profile(record_shapes=True) as seen:
+                    executor.run(1, CHECKED)
+            for row in seen.key_averages(group_by_input_shape=True):
+                if row.self_device_time_total:
+                    print(network, model, row.key, row.input_shapes, row.count, row.self_device_time_total, sep=";")
 
 
 if __name__ == "__main__":
-    {f.__name__: f for f in (hold, files, warm, smoke, kernels, form)}[sys.argv[1]](*sys.argv[2:])
+    {f.__name__: f for f in (hold, files, warm, smoke, networks, operators)}[sys.argv[1]](*sys.argv[2:])
