@@ -55,13 +55,7 @@ class Matrix:
 
 @dataclass(frozen=True)
 class Product:
-    """out = left right, or out += left right, `batch` times.
-
-    Parameters
-    ----------
-    rows, columns, inner : int
-        Of `left` rows x inner and `right` inner x columns.
-    """
+    """out = left right, or out += left right, `batch` times; `left` is rows x inner, `right` inner x columns."""
 
     rows: int
     columns: int
@@ -227,14 +221,7 @@ def products_of(
     kernel: str, attributes: Mapping, bounds: list[dict[str, int]], operands: Collection[str] = ()
 ) -> Products | None:
     """The products of a loop's blocks; None unless every block is one, and fills a device where there are several.
-
-    Parameters
-    ----------
-    bounds : list of dict
-        Of each block, by name.
-    operands : collection of str
-        The operands that the loop gives.
-    """
+    `bounds`: of each block, by name; `operands`: that the loop gives."""
     make = None if MASKS & {*operands} else _PRODUCTS.get(kernel)
     blocks = tuple(make(attributes, b) for b in bounds) if make else ()
     least = guess("FORKTASK_GPU_FILLING", FILLING) if len(blocks) > 1 else 0
@@ -249,14 +236,8 @@ WORKSPACE_BYTES = 32 << 20  # what NVIDIA's manual recommends for its largest ar
 
 
 class Blas:
-    """cuBLAS with a handle and a workspace for each stream.
-
-    Parameters
-    ----------
-    library : ctypes library
-    allocate : callable
-        Returns the address of new device memory, from its size in bytes.
-    """
+    """cuBLAS, a library of ctypes, with a handle and a workspace for each stream. `allocate`: returns the address of
+    new device memory, from its size in bytes."""
 
     def __init__(self, library, allocate: Callable[[int], int]):
         self._library, self._allocate = library, allocate

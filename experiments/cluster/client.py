@@ -110,13 +110,8 @@ def check_configuration(config: Mapping[str, Any], configuration: Configuration,
 def next_shards(
     configuration: Configuration, results: Results, undecided: Undecided, failed: set[tuple[str, int]]
 ) -> list[Shard]:
-    """Return the shards of the next round: none when all is measured or decided, or the budget is spent.
-
-    Parameters
-    ----------
-    failed : set of (config_id, repetition)
-        What is not given out again.
-    """
+    """Return the shards of the next round: none when all is measured or decided, or the budget is spent. `failed`:
+    what is not given out again, (config_id, repetition)."""
     shards, budget_s = configuration.shards(), configuration.measure.budget_s
 
     def missing(last: int, wanted: set[str] | None = None) -> list[Shard]:

@@ -82,14 +82,8 @@ def end_shards() -> None:
 
 
 def measure_job(job: Mapping[str, Any]) -> dict[str, Any]:
-    """Measure a shard in this process.
-
-    Parameters
-    ----------
-    job : mapping
-        "configuration" and "how_to_read"; "shard"; "command": the user's; "folder": where it was given; "begin":
-        whether rows of run, machine and plans come first.
-    """
+    """Measure a shard in this process. `job`: "configuration" and "how_to_read"; "shard"; "command": the user's;
+    "folder": where it was given; "begin": whether rows of run, machine and plans come first."""
     with suppress(OSError):  # Files of the user's own networks are named from there.
         os.chdir(job["folder"])
     site = Site(replace(from_dict(job["configuration"]), how_to_read=job["how_to_read"]))

@@ -60,14 +60,8 @@ class Instances:
 
 
 def ready_times(graph: TaskGraph, stop: np.ndarray, run_start: int) -> np.ndarray:
-    """Return when each task of each pass had all its data, int64, shape (passes, tasks).
-
-    Parameters
-    ----------
-    graph : TaskGraph
-        Closed: edges with a token lead to the next pass.
-    stop : int64, shape (passes, tasks)
-    """
+    """Return when each task of each pass had all its data, int64, shape (passes, tasks), as `stop`. The graph is
+    closed: edges with a token lead to the next pass."""
     source, target, token = graph.edges()
     order = np.argsort(target, kind="stable")
     source, target, token = source[order], target[order], token[order].astype(bool)

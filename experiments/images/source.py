@@ -27,14 +27,9 @@ def parse(text: str) -> frozenset[str]:
 
 
 class Augmentation:
-    """Flips and crops of each training image of an epoch.
-
-    Parameters
-    ----------
-    kinds : set of str
-        Of `KINDS`: "flip" exchanges left and right of half of the images; "crop" moves images by up to an eighth of
-        their size in each direction and fills with zeros, the mean of standardised images.
-    """
+    """Flips and crops of each training image of an epoch, by `KINDS`: "flip" exchanges left and right of half of the
+    images; "crop" moves images by up to an eighth of their size in each direction and fills with zeros, the mean of
+    standardised images."""
 
     def __init__(self, kinds: frozenset[str], seed: int, num_images: int, height: int, width: int):
         self.kinds, self.seed, self.num_images = kinds, seed, num_images

@@ -64,17 +64,9 @@ def _measure_between_nodes(seconds: float, array_bytes: int) -> dict[str, dict[s
 
 
 def measure_machine(environment: dict | None = None, seconds: float = 0.1, order: Order = DEFAULT_ORDER) -> dict:
-    """Measure the machine's limits, for the row `machine` of a samples file.
-
-    Parameters
-    ----------
-    environment : dict, optional
-        Result of `collect`, if at hand.
-    seconds : float
-        Duration of each single measurement: one of the peak, one of bandwidth and capacity for each thread count.
-    order : callable
-        Number of threads -> their CPUs.
-    """
+    """Measure the machine's limits, for the row `machine` of a samples file. `environment`: result of `collect`, if at
+    hand; `seconds`: duration of each single measurement, one of the peak, one of bandwidth and capacity for each thread
+    count; `order`: number of threads -> their CPUs."""
     environment = collect() if environment is None else environment
     threads = core_counts(siblings=True)
     disturbance = Disturbance()

@@ -96,15 +96,8 @@ def bytes_by_node(arrays: Iterable[np.ndarray]) -> dict[str, int]:
 
 def remote_bytes(plan: Plan, arrays: Mapping[str, np.ndarray], runs: np.ndarray) -> dict[str, tuple[float, float]]:
     """Return, by kernel, how many bytes the blocks of a pass access, and how many of these on another node than the
-    block, on average; without pages whose node the kernel does not say.
-
-    A region counts by the pages from its first byte to its last.
-
-    Parameters
-    ----------
-    runs : int, shape (passes, tasks)
-        The node on which each block ran.
-    """
+    block, on average; without pages whose node the kernel does not say. A region counts by the pages from its first
+    byte to its last. `runs`: the node on which each block ran, int, shape (passes, tasks)."""
     import numpy as np
 
     pages, nodes = nodes_of_pages(arrays.values())

@@ -79,17 +79,9 @@ def torch_network(spec: Network, fused_attention: bool = True):
 
 
 def _parts_of(root, spec: Network, layer, before, after, in_place: bool, fused_attention: bool):
-    """Return a layer's module and the function that runs in its place, None where there is no such thing.
-
-    Parameters
-    ----------
-    root : torch.nn.Module
-        The network, which gets the layer's further modules.
-    before, after : tuple of int
-        Shapes of a sample, see `Network.shapes`.
-    in_place : bool
-        Whether an activation may overwrite its input.
-    """
+    """Return a layer's module and the function that runs in its place, None where there is no such thing. `root`: the
+    network, which gets the layer's further modules; `before`, `after`: shapes of a sample, see `Network.shapes`;
+    `in_place`: whether an activation may overwrite its input."""
     import torch
     from torch import nn
 

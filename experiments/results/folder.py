@@ -217,17 +217,9 @@ def check_same(
     same_environment: bool = True,
     remedy: str = "choose another folder with --out",
 ) -> None:
-    """Raise `UsageError` unless a run may go on in the folder of an earlier one.
-
-    Parameters
-    ----------
-    changeable : sequence of str
-        Keys of the configuration that may differ.
-    same_environment : bool
-        Whether measurements of both stand in one table.
-    remedy : str
-        What to do about it.
-    """
+    """Raise `UsageError` unless a run may go on in the folder of an earlier one. `changeable`: keys of the
+    configuration that may differ; `same_environment`: whether measurements of both stand in one table; `remedy`: what
+    to do about it."""
     before.check_holds(run.holds, folder)
     requested, result = json.loads(canonical_json(run.config)), before.config
     differing = [key for key in sorted({*requested, *result} - {*changeable}) if requested.get(key) != result.get(key)]

@@ -262,17 +262,9 @@ def _run(job: Mapping[str, Any]) -> dict[str, Any]:
 def failures(
     rows: Sequence[Mapping[str, Any]], stored_graph: Mapping[str, Any] | None, differs: Callable | None = None
 ) -> list[str]:
-    """Return a sentence for each fact that does not hold; empty if all hold.
-
-    Parameters
-    ----------
-    rows : sequence of mapping
-        Result of `facts_of`; the first row is the serial run.
-    stored_graph : mapping, optional
-        `graph_facts` of the baseline.
-    differs : callable, optional
-        Comparison for plans that are not deterministic: (row number) -> None or a sentence.
-    """
+    """Return a sentence for each fact that does not hold; empty if all hold. `rows`: result of `facts_of`, of which the
+    first is the serial run; `stored_graph`: `graph_facts` of the baseline; `differs`: comparison for plans that are not
+    deterministic, (row number) -> None or a sentence."""
     result = [_did_not_run(row) for row in rows if "failure" in row]
     good = [(k, row) for k, row in enumerate(rows) if "failure" not in row]
     if not good:

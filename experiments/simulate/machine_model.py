@@ -108,16 +108,9 @@ class MachineModel:
         return np.append(1.0, bandwidth / one), np.append(1.0, np.maximum(active / capacity, 1.0))
 
     def memory_seconds(self, num_bytes: np.ndarray, footprint_bytes: float) -> np.ndarray:
-        """Return the seconds in which one thread gets from memory what the last-level cache does not hold.
-
-        Parameters
-        ----------
-        num_bytes : float64, shape (num_tasks,)
-            Bytes that each task touches.
-        footprint_bytes : float
-            Of all that an iteration touches. Of a footprint that fits, nothing comes from memory; of a larger one the
-            part that the cache cannot hold.
-        """
+        """Return the seconds in which one thread gets from memory what the last-level cache does not hold: nothing of a
+        footprint (all that an iteration touches) that fits, of a larger one the part that the cache cannot hold.
+        `num_bytes`: that each task touches, float64, shape (num_tasks,)."""
         if not self.bandwidth_bytes_per_s or footprint_bytes <= self.last_level_cache_bytes:
             return np.zeros(len(num_bytes))
         missed = 1 - self.last_level_cache_bytes / footprint_bytes

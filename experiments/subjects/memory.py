@@ -68,17 +68,9 @@ def parse_bytes(text: str) -> int:
 
 
 def planned_bytes(plan, threads: int, records: bool = True) -> dict[str, int]:
-    """Return the bytes that a plan needs, by kind; nothing is allocated.
-
-    Parameters
-    ----------
-    plan : Plan
-    threads : int
-        Number of threads; each has scratch memory of its own.
-    records : bool
-        Whether the execution model records a task graph. Its nodes and edges then count; the number of accesses stands
-        for that of edges, which is lower.
-    """
+    """Return the bytes that a plan needs on some threads, each with scratch memory of its own, by kind; nothing is
+    allocated. `records`: whether the execution model records a task graph. Its nodes and edges then count; the number
+    of accesses stands for that of edges, which is lower."""
     result: dict[str, int] = {}
     for role, size in plan.memory_bytes().items():
         result[KINDS[role]] = result.get(KINDS[role], 0) + size

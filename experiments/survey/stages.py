@@ -88,17 +88,8 @@ def stages() -> tuple[Stage, ...]:
 
 
 def take_survey(folder: Path, budget_s: float, command: str) -> None:
-    """Measure what a folder lacks.
-
-    Parameters
-    ----------
-    folder : Path
-        New, or of an earlier survey of this machine, which goes on.
-    budget_s : float
-        Seconds of all; what does not fit is left out.
-    command : str
-        That goes on there.
-    """
+    """Measure what a folder lacks: a new one, or of an earlier survey of this machine, which goes on by `command`.
+    `budget_s`: seconds of all; what does not fit is left out."""
     end = time.monotonic() + budget_s
     output_folder(folder, INFO)
     say("the machine and its limits")

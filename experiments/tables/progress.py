@@ -28,15 +28,8 @@ def say(message: str) -> None:
 
 class ProgressBar:
     """A line that is drawn again and again; where standard error is no terminal, a new line at most every `LINE_S`
-    seconds.
-
-    Parameters
-    ----------
-    total : float
-        Amount of work, in any unit; 0: not known, and no bar is drawn.
-    lines : bool
-        False: print no lines where standard error is no terminal, since the caller says by itself how far it is.
-    """
+    seconds, or, without `lines`, none, since the caller says by itself how far it is. `total`: amount of work, in any
+    unit; 0: not known, and no bar is drawn."""
 
     WIDTH = 24
     LINE_S = 20.0
