@@ -476,7 +476,7 @@ def ladders_text() -> str:
             for row in effects.to_dict("records"):
                 text, decided = f"{row['ratio']:.3f}", row["verdict"].startswith((FASTER, SLOWER))
                 own.setdefault(row["effect"], []).append(f"**{text}**" if decided else text)
-            points = [point for point in sweep.points() if point.plan_id == plan_id]
+            points = [point for point in sweep.points() if point.plan_id == plan_id and point.threads > 1]
             points = [point for point in points if "priority" not in point.model.chosen]
             taskiter = next(point for point in points if point.model == TASKITER)
             ratio = sweep.times.ratio_to_fastest(taskiter, [p for p in points if p != taskiter])

@@ -34,7 +34,7 @@ SMALL = {
     "check_iterations": "2",
     "budget_s": "600",
     "threads": "1",
-    "granularity": '["images=2", "images=4"]',
+    "granularity": '["images=16", "images=16,channels=4"]',
     "epochs": "1",
     "data": '"synthetic:16"',
 }
