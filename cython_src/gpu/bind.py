@@ -191,33 +191,7 @@ class GpuBoundPlan(Shown):
             raise UsageError(
                 "a plan for a GPU must have products 'float32', got 'bf16x6', which is for processors; leave it out"
             )
-        own = plan.attributes.get("kernels")
-        for loop in plan.loops:
-            if not isinstance(loop.blocks, UniformBlocks) and any(block.operands for block in loop.blocks):
-                raise UsageError(
-                    f"blocks of loop {loop.name!r} have operands of their own, which no CUDA form takes; use the CPU"
-                )
-        self.launches = [
-            launches_of(
-                loop.kernel,
-                loop.attributes,
-                loop.bounds,
-                loop.operands,
-                self._products(kernel_table.get(loop.kernel, own), loop) if products in ("cublas", "tf32") else None,
-                products,
-            )
-            for loop in plan.loops
-        ]
-        functions = [getattr(launches[0], "symbol", None) for launches in self.launches]
-        self.graph = launch_graph(plan, [name if name in TOGETHER else None for name in functions])
-        self.groups = [loops for loops in self.graph.launches if loops]
-        self._bounds = {(k,): np.ascontiguousarray(loop.bounds, np.int32) for k, loop in enumerate(plan.loops)}
-        self._joint = {loops: self._join(loops) for loops in self.groups if len(loops) > 1}
-        self._scratch_bytes = [
-            plan.loops[k].num_blocks
-            * max((how.scratch_bytes for how in launches if isinstance(how, Launch)), default=0)
-            for k, launches in enumerate(self.launches)
-        ]
+        self._plan_launches(products)
         self.managed = self.storage.managed
         self._owner = memory_owners(plan)
         self._members: dict[str, list[str]] = {}
@@ -255,11 +229,42 @@ class GpuBoundPlan(Shown):
         self.uses = [self._uses(number) for number in range(self.num_loops)]
         (self.copy_stream,) = borrow_streams(self.device, self, 1)
         self._allocate()
+        own = plan.attributes.get("kernels")
         self._records = {(k,): self._record(k, loop, own) for k, loop in enumerate(plan.loops)}
         self._records |= {loops: self._joint_record(loops) for loops in self._joint}
         self._calls: dict[tuple, tuple[np.ndarray, list]] = {}  # by loops and addresses that are not the usual ones
         self._merged: dict[tuple, tuple[list, dict[Coherence, int]]] = {}  # see `acquire_all`
         self._after_kernel: set = set()  # streams whose last work is a kernel
+
+    def _plan_launches(self, products: str) -> None:
+        """Find how each loop is launched, and which loops together. Raises `UsageError`: what no CUDA form takes."""
+        plan, own = self.plan, self.plan.attributes.get("kernels")
+        for loop in plan.loops:
+            if not isinstance(loop.blocks, UniformBlocks) and any(block.operands for block in loop.blocks):
+                raise UsageError(
+                    f"blocks of loop {loop.name!r} have operands of their own, which no CUDA form takes; use the CPU"
+                )
+        self.launches = [
+            launches_of(
+                loop.kernel,
+                loop.attributes,
+                loop.bounds,
+                loop.operands,
+                self._products(kernel_table.get(loop.kernel, own), loop) if products in ("cublas", "tf32") else None,
+                products,
+            )
+            for loop in plan.loops
+        ]
+        functions = [getattr(launches[0], "symbol", None) for launches in self.launches]
+        self.graph = launch_graph(plan, [name if name in TOGETHER else None for name in functions])
+        self.groups = [loops for loops in self.graph.launches if loops]
+        self._bounds = {(k,): np.ascontiguousarray(loop.bounds, np.int32) for k, loop in enumerate(plan.loops)}
+        self._joint = {loops: self._join(loops) for loops in self.groups if len(loops) > 1}
+        self._scratch_bytes = [
+            plan.loops[k].num_blocks
+            * max((how.scratch_bytes for how in launches if isinstance(how, Launch)), default=0)
+            for k, launches in enumerate(self.launches)
+        ]
 
     @staticmethod
     def _products(spec, loop) -> Products | None:
