@@ -371,7 +371,7 @@ def blocks_of(sweep: Sweep) -> dict[str, tuple[str, str]]:
         f"{time(sweep.times.time(Point(plan_id, SERIAL, 1)).value)}"
         for plan_id in plans
     ]
-    return dict(zip(("large", "default", "small"), zip(plans, texts, strict=True), strict=True))
+    return dict(zip(("large", "medium", "small"), zip(plans, texts, strict=True), strict=True))
 
 
 def measured(sweep: Sweep) -> str:
@@ -384,7 +384,7 @@ def measured(sweep: Sweep) -> str:
         Column(f"{name} blocks", lambda row, plan_id=plan_id: ratio_text(points[plan_id, row["model"]]))
         for name, (plan_id, _) in blocks.items()
     ]
-    first = blocks["default"][0]
+    first = blocks["medium"][0]
     rows = [points[first, model] for model in map(parse_model, TASK_MODELS)]
     environment, folder = sweep.environment, sweep.folder
     texts = "; ".join(f"{name} {text}" for name, (_, text) in blocks.items())

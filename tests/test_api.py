@@ -252,8 +252,8 @@ def test_a_trace_has_logs_tables_and_figures(tmp_path):
 
 
 def test_a_run_leaves_the_weights_that_samples_hold(comparison):
-    """Check that `run` with the sweep's seed and number of iterations has the weights of its samples."""
-    run = ft.run("lenet5", model="taskiter", threads=2, batch=8, iterations=4)
+    """Check that `run` with the sweep's seed, blocks and number of iterations has the weights of its samples."""
+    run = ft.run("lenet5", model="taskiter", threads=2, batch=8, iterations=4, granularity="threads=1")
     assert {ft.weights_hash(run.bound)} == set(comparison.samples["weights_hash"])
 
 

@@ -107,7 +107,7 @@ def comparison_of(given: Mapping[str, Any], folder: Path) -> Configuration:
     if "repeats" not in settings or "budget_s" in settings:
         settings = {"repeats": MOST_REPEATS, "budget_s": BUDGET_S, **settings}
     settings |= {"models": [*map(str, specs)], "threads": threads}
-    configuration = configuration_from(settings, folder)
+    configuration = configuration_from(settings, folder).cut_for_threads()
     most = (max(configuration.grid.threads),)
     return replace(configuration, quick_axes={"threads": most} if given["threads"] == "cores" else {})
 

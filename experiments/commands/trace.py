@@ -199,7 +199,7 @@ def _measured(
     counts = core_counts()[-1:] if threads is None else check_counts(specs, [threads])
     settings = {name: value for name, value in settings.items() if name in KEYS}
     settings |= {"models": [*map(str, specs)], "threads": [*counts], **once(own.seconds)}
-    configuration = configuration_from(settings, Path(out).parent, "Traces of execution models")
+    configuration = configuration_from(settings, Path(out).parent, "Traces of execution models").cut_for_threads()
     write = partial(write_trace_files, shown=own.show)
     compared = measure_comparison(configuration, out, command, trace=write, adds_sessions=False)
     if compared.usable:

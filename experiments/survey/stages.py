@@ -134,7 +134,7 @@ def fitting(stage: Stage, budget_s: float, left_s: float, out: Path) -> Configur
     if (out / SAMPLES).exists():
         before = read_results(out).run.config
         choices = [(before["models"], before["threads"])]
-        axes["granularity"] = (*before["granularity"],)
+        axes["granularity"] = tuple(before.get("granularity", ("auto",)))
     measure = Measure(budget_s=budget_s, target_s=0.1, warmup_s=0.2, profile_repeats=1, **stage.measure)
     rows = {}  # of the plans, which are the same in all choices
     for models, threads in choices:

@@ -382,6 +382,12 @@ class Configuration:
             )
         object.__setattr__(self, "grid", replace(self.grid, models=specs))
 
+    def cut_for_threads(self) -> Configuration:
+        """Return the sweep with loops that are cut by cost cut for the most of its threads: all points have the same
+        blocks."""
+        cut = (f"threads={max(self.grid.threads)}" if text == "auto" else text for text in self.grid.granularity)
+        return replace(self, grid=replace(self.grid, granularity=tuple(dict.fromkeys(cut))))
+
     def with_measure(self, **changes: Any) -> Configuration:
         """Return the same grid with other options of measuring."""
         return replace(self, measure=self.measure.with_changes(**changes))
@@ -565,9 +571,6 @@ def parse_configuration(values: Mapping[str, Any], where: str = "the configurati
     check_title(title, where)
     measure = measure_given(values.get("measure", {}), f"table [measure] of {where}")
     axes = Grid(**{name: _axis(AXES[name], value, where) for name, value in grid.items()})
-    # All points have the same blocks, enough for the most threads.
-    cut = (f"threads={max(axes.threads)}" if text == "auto" else text for text in axes.granularity)
-    axes = replace(axes, granularity=tuple(dict.fromkeys(cut)))
     for granularity in axes.granularity:
         check_images(granularity, max(axes.batch))
     if not isinstance(grid.get("threads", "cores"), str):
@@ -603,7 +606,7 @@ def configuration_from(given: Mapping[str, Any], folder: Path, title: str = TITL
 def read_configuration(path: str | os.PathLike) -> Configuration:
     """Read a TOML file. Raises `UsageError`: no such file, no TOML, or what `parse_configuration` refuses."""
     values, comment = read_grid(path, "sweep")
-    return replace(parse_configuration(values, str(path)), how_to_read=comment)
+    return replace(parse_configuration(values, str(path)).cut_for_threads(), how_to_read=comment)
 
 
 # --- the best granularity of each model, from a folder of a sweep over granularities ---
