@@ -364,10 +364,11 @@ def between_marks(text: str, mark: str, content: str) -> str:
 
 
 def blocks_of(sweep: Sweep) -> dict[str, tuple[str, str]]:
-    """Return the plans of the README from large to small blocks: id, and its option and blocks in words."""
+    """Return the plans of the README from large to small blocks: id, and its option and blocks in words. When they
+    were measured, "auto" was for eight threads."""
     plans = sorted(sweep.plan_ids(), key=lambda plan_id: sweep.plans[plan_id].num_tasks)
     texts = [
-        f"(`{sweep.named[plan_id]['granularity']}`) {sweep.plans[plan_id].num_tasks}, "
+        f"(`{sweep.named[plan_id]['granularity'].replace('auto', 'threads=8')}`) {sweep.plans[plan_id].num_tasks}, "
         f"{time(sweep.times.time(Point(plan_id, SERIAL, 1)).value)}"
         for plan_id in plans
     ]
@@ -472,7 +473,9 @@ def ladders_text() -> str:
     plans: dict[str, dict[str, list[str]]] = {}
     for sweep in sorted((load(path) for path in RESULTS.glob(f"*/{LADDERS}*")), key=lambda s: s.run.created):
         for plan_id, effects in effect_table(sweep).groupby("plan_id", sort=False):
-            own = plans.setdefault(f"`{sweep.records[plan_id]['network']}` {sweep.records[plan_id]['batch']}", {})
+            record = sweep.records[plan_id]
+            cut = "" if record["granularity"] == "auto" else f", `{record['granularity']}`"
+            own = plans.setdefault(f"`{record['network']}` {record['batch']}{cut}", {})
             for row in effects.to_dict("records"):
                 text, decided = f"{row['ratio']:.3f}", row["verdict"].startswith((FASTER, SLOWER))
                 own.setdefault(row["effect"], []).append(f"**{text}**" if decided else text)
