@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Self
+from abc import abstractmethod
+from contextlib import AbstractContextManager
 
 
-class Closing:
+class Closing(AbstractContextManager):
     """Context manager that closes itself."""
 
+    @abstractmethod
     def close(self) -> None:
         """Give back what is held; once more does nothing."""
-        raise NotImplementedError
-
-    def __enter__(self) -> Self:
-        return self
 
     def __exit__(self, *exception: object) -> None:
         self.close()

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import threading
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Sequence
 from operator import index
 from typing import Any, ClassVar
@@ -90,7 +90,7 @@ def check_run(num_iterations: int, first_iteration: int, stride: int) -> tuple[i
     return num_iterations // stride, first_iteration // stride
 
 
-class BaseExecutor(Closing, ABC):
+class BaseExecutor(Closing):
     """Base of all executors. Models have `_prepare` and `_run`, and `_forget` and `_end` where they own something.
 
     `num_threads` execute blocks, each on its CPU where `cpus` are given, and log `event_capacity` events each; 0: none.

@@ -12,9 +12,10 @@ import mmap
 import re
 import sys
 from functools import cache
+from pathlib import Path
 
 import numpy as np
-from builds import built, share
+from builds import built
 from gpu.fake_gpu import emulator
 from gpu.fake_gpu.device import FakeDevice
 from gpu.nvrtc import compile_for
@@ -36,7 +37,7 @@ def library():
     """The emulated kernels, whose accesses to memory are counted."""
     source = launches.source(*launches.SOURCE_FILES)
     command = ["g++", "-std=c++17", "-O2", "-fPIC", "-fsanitize=thread", "--param", "tsan-instrument-func-entry-exit=0"]
-    command += ["-Wno-unknown-pragmas", "-include", emulator.__file__.replace("emulator.py", "traffic.h")]
+    command += ["-Wno-unknown-pragmas", "-include", Path(__file__).with_name("traffic.h")]
     compiled = built("traffic.o", [*command, "-c", "-x", "c++", "-"], source)
     return ctypes.PyDLL(str(built("traffic.so", ["g++", "-shared", compiled])))
 
@@ -117,7 +118,6 @@ def rows_of(network: str, batch: int):
 
 
 if __name__ == "__main__":
-    share()
     print(HEAD)
     for name in sys.argv[2:]:
         csv.writer(sys.stdout, lineterminator="\n").writerows(rows_of(name, int(sys.argv[1])))
