@@ -136,8 +136,9 @@ kernels() {
     done
 }
 
-limits() { # a quarter and four times of each guess
-    local value models=gpu_taskgraph
+limits() { # a quarter and four times of each guess; what follows products, by cuBLASLt
+    local value models=gpu_taskgraph,gpu_taskgraph:epilogues=cublaslt
+    models=$models,gpu_taskgraph:products=tf32,gpu_taskgraph:epilogues=cublaslt:products=tf32
     for value in FILLING={268435456,4294967296} THREADS_WANTED={12500,200000} PART_TERMS={64,1024}; do
         models="$models,FORKTASK_GPU_$value gpu_taskgraph"
     done

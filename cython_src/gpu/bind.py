@@ -26,10 +26,11 @@ from ..typed_text import format_bytes
 from .blas import WORKSPACE_BYTES, Product, Products, products_of
 from .coherence import DEVICE, HOST, Coherence
 from .device import Device, borrow_streams, default_gpu
+from .epilogues import fused
 from .grids import GUESSES, MAX_TILES
 from .launch_graph import launch_graph
 from .launches import ARGS_DTYPE, ARITHMETIC, MAX_GRID_ROWS, MAX_INTEGERS, MAX_OPERANDS, TOGETHER, Launch, launches_of
-from .options import PRODUCTS
+from .options import BY_LIBRARY, EPILOGUES, PRODUCTS
 
 NO_FAILURE = 2**64 - 1
 ALIGNMENT = 256
@@ -143,6 +144,8 @@ class GpuBoundPlan(Shown):
         Loops of matrix products that each fill the device: by cuBLAS ("cublas", "tf32"), all others by our kernels.
         With "tf32" factors are rounded to TF32 (10 bits of mantissa instead of 23); "3xtf32" takes three such products
         for one, as exact as float32.
+    epilogues : {"kernel", "cublaslt"}
+        What follows a product of a linear layer that cuBLAS computes: by a kernel after it, or within it by cuBLASLt.
     advice : callable, optional
         Function of the device's free bytes that says what would fit, for the message where the plan does not.
 
@@ -176,9 +179,11 @@ class GpuBoundPlan(Shown):
         storage: Storage | None = None,
         device: Device | None = None,
         products: str = "cublas",
+        epilogues: str = "kernel",
         advice: Callable[[int], str] | None = None,
     ):
         check_choice("products", products, PRODUCTS)
+        check_choice("epilogues", epilogues, EPILOGUES)
         self.plan, self.tf32 = plan, products == "tf32"
         self.device = default_gpu() if device is None else device
         self.storage = Storage() if storage is None else storage
@@ -191,7 +196,16 @@ class GpuBoundPlan(Shown):
             raise UsageError(
                 "a plan for a GPU must have products 'float32', got 'bf16x6', which is for processors; leave it out"
             )
-        self._plan_launches(products)
+        if epilogues == "cublaslt" and products not in BY_LIBRARY:
+            raise UsageError(
+                f"epilogues=cublaslt must have products={' or '.join(BY_LIBRARY)}, got {products!r}; leave one out"
+            )
+        if epilogues == "cublaslt" and not self.device.has_blas_lt:
+            raise UsageError(
+                "epilogues=cublaslt must have NVIDIA's library libcublasLt, which cannot be loaded; install it with "
+                "pip install 'forktask[gpu]', or use epilogues=kernel"
+            )
+        self._plan_launches(products, epilogues == "cublaslt")
         self.managed = self.storage.managed
         self._owner = memory_owners(plan)
         self._members: dict[str, list[str]] = {}
@@ -210,6 +224,8 @@ class GpuBoundPlan(Shown):
         forms = [self.device.architecture]
         if products != "cublas":
             forms.append(f"products={products}")
+        if epilogues != "kernel":
+            forms.append(f"epilogues={epilogues}")
         if plan.attributes.get("granularity") == "device":
             forms.append("granularity=device")
         forms += [f"{name}={os.environ[name]}" for name in GUESSES if name in os.environ]
@@ -236,7 +252,7 @@ class GpuBoundPlan(Shown):
         self._merged: dict[tuple, tuple[list, dict[Coherence, int]]] = {}  # see `acquire_all`
         self._after_kernel: set = set()  # streams whose last work is a kernel
 
-    def _plan_launches(self, products: str) -> None:
+    def _plan_launches(self, products: str, fuse: bool) -> None:
         """Find how each loop is launched, and which loops together. Raises `UsageError`: what no CUDA form takes."""
         plan, own = self.plan, self.plan.attributes.get("kernels")
         for loop in plan.loops:
@@ -250,7 +266,7 @@ class GpuBoundPlan(Shown):
                 loop.attributes,
                 loop.bounds,
                 loop.operands,
-                self._products(kernel_table.get(loop.kernel, own), loop) if products in ("cublas", "tf32") else None,
+                self._products(kernel_table.get(loop.kernel, own), loop, fuse) if products in BY_LIBRARY else None,
                 products,
             )
             for loop in plan.loops
@@ -267,34 +283,34 @@ class GpuBoundPlan(Shown):
         ]
 
     @staticmethod
-    def _products(spec, loop) -> Products | None:
+    def _products(spec, loop, fuse: bool = False) -> Products | None:
         rows = [dict(zip(spec.bounds, row, strict=False)) for row in loop.bounds.tolist()]
-        return products_of(loop.kernel, loop.attributes, rows, loop.operands)
+        products = products_of(loop.kernel, loop.attributes, rows, loop.operands)
+        return fused(products, loop.kernel, loop.attributes, rows, loop.operands) if products and fuse else products
 
     def prepare(self, streams: Iterable = ()) -> None:
         """Compile and load what is launched, and run each form of a product once on each of these streams: the library
         then chooses and loads its kernels, which must not happen while a graph is captured."""
         self._after_kernel.clear()  # others had the streams meanwhile
-        forms: dict[Product, tuple[Product, np.ndarray]] = {}
+        forms: dict[Product, tuple[Product, list[int]]] = {}
         for loops, record in self._records.items():
             for how in self.launches_for(loops):
                 if isinstance(how, Launch):
                     self.device.prepare(how.symbol)
                 else:
-                    forms |= {p.form: (p, record["operand"]) for p in how.blocks if p.form not in forms}
+                    forms |= {p.form: (p, record["operand"].tolist()) for p in how.blocks if p.form not in forms}
         streams = [*streams]
         if not streams or not forms:
             return
-        results = self.device.allocate(max(4 * form.out_end for form in forms))
+        scratch = self.device.allocate(max(4 * form.scratch_size for form in forms))
         try:
             for stream in streams:
-                for form, (product, operands) in forms.items():
-                    factors = (int(operands[matrix.operand]) for matrix in (product.left, product.right))
-                    given = replace(product, out=form.out)
-                    self.device.multiply(self.device.prepared_product(given, (*factors, results), self.tf32), stream)
+                for product, operands in forms.values():
+                    given = self.device.prepared_product(*product.on_scratch(operands, scratch), self.tf32)
+                    self.device.multiply(given, stream)
                 self.device.synchronize(stream)
         finally:
-            self.device.free(results)
+            self.device.free(scratch)
 
     def _check_fits(self, advice: Callable[[int], str] | None) -> None:
         """Raise `MemoryError`, before the host's memory is taken, if the device has less free than the plan needs."""
@@ -559,9 +575,7 @@ class GpuBoundPlan(Shown):
                     calls.append(self.device.prepared_launch(how.symbol, how.tiles, how.shared_bytes, record))
                     continue
                 operands = record["operand"].tolist()
-                factors = [tuple(operands[m.operand] for m in (p.left, p.right, p.out)) for p in how.blocks]
-                products = zip(how.blocks, factors, strict=True)
-                calls.append([self.device.prepared_product(*product, self.tf32) for product in products])
+                calls.append([self.device.prepared_product(p, operands, self.tf32) for p in how.blocks])
             self._calls[key] = record, calls
         return self._calls[key]
 

@@ -14,7 +14,7 @@ stream.
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from ..kernels.convolution import algorithms
@@ -25,6 +25,10 @@ from .grids import guess
 # the library splits the sum, of 512 terms of one. A guess until it is measured.
 FILLING = 128 * 128 * 128 * 512
 ALIGNED = 64  # elements, of 256 bytes: what lies further off is aligned alike
+# Epilogues of cublasLt.h, which may be added up: max(y, 0); y + bias; GELU in its tanh form, and times its derivative;
+# what stands before the activation is kept; the sums of the left factor's rows.
+DEFAULT, RELU, BIAS, GELU, GELU_DERIVATIVE, BEFORE, SUM_OF_LEFT = 1, 2, 4, 32, 192, 128, 512
+WRITTEN_BESIDE = {GELU + BEFORE: ("before",), GELU + BEFORE + BIAS: ("before",), SUM_OF_LEFT: ("vector",)}
 MASKS = {"activation", "index"}  # operands by which a fully connected layer's gradient is more than a product
 
 
@@ -52,10 +56,23 @@ class Matrix:
     transposed: bool = False
     stride: int = 0
 
+    def address(self, operands: Sequence[int]) -> ctypes.c_void_p:
+        """Of the first element, from those of the operands."""
+        return ctypes.c_void_p(operands[self.operand] + 4 * self.offset)
+
 
 @dataclass(frozen=True)
 class Product:
-    """out = left right, or out += left right, `batch` times; `left` is rows x inner, `right` inner x columns."""
+    """out = left right, or out += left right, `batch` times; `left` is rows x inner, `right` inner x columns.
+
+    Parameters
+    ----------
+    epilogue : int
+        What cuBLASLt does with the result, or beside it; 0: nothing, cuBLAS computes the product. See `epilogues`.
+    addend, vector, before : Matrix, optional
+        What an epilogue reads or writes: rows x columns numbers that are added; a bias, or its gradient; the values
+        before an activation.
+    """
 
     rows: int
     columns: int
@@ -65,24 +82,44 @@ class Product:
     out: Matrix
     accumulate: bool = False
     batch: int = 1
+    epilogue: int = 0
+    addend: Matrix | None = None
+    vector: Matrix | None = None
+    before: Matrix | None = None
 
     @property
     def form(self) -> Product:
         """What products have in common for which the library chooses the same kernel: sizes, pitches, alignment."""
-        matrices = {n: replace(getattr(self, n), operand=0) for n in ("left", "right", "out")}
-        return replace(self, **{n: replace(m, offset=m.offset % ALIGNED) for n, m in matrices.items()})
+        return self._placed(("left", "right", "out", "addend", "vector", "before"), operand=0)
+
+    def on_scratch(self, operands: Sequence[int], scratch: int) -> tuple[Product, list[int]]:
+        """The product and the addresses of operands with which all that it writes goes to `scratch_size` numbers of
+        other memory."""
+        places = {getattr(self, name).operand for name in self._written}
+        return self._placed(self._written), [scratch if n in places else a for n, a in enumerate(operands)]
 
     @property
-    def out_end(self) -> int:
-        """Elements from the first of the operand to one past the last of `out`."""
-        return self.out.offset + (self.batch - 1) * self.out.stride + (self.rows - 1) * self.out.pitch + self.columns
+    def scratch_size(self) -> int:
+        """Numbers of memory that `on_scratch` needs."""
+        matrices = [getattr(self, name) for name in self._written]
+        return ALIGNED + max((self.batch - 1) * m.stride + (self.rows - 1) * m.pitch + self.columns for m in matrices)
+
+    @property
+    def _written(self) -> tuple[str, ...]:
+        return ("out", *WRITTEN_BESIDE.get(self.epilogue, ()))
+
+    def _placed(self, names: Iterable[str], **changes) -> Product:
+        """The product with some matrices at the least offset that is aligned alike."""
+        given = {name: getattr(self, name) for name in names}
+        return replace(self, **{n: replace(m, offset=m.offset % ALIGNED, **changes) for n, m in given.items() if m})
 
 
 @dataclass(frozen=True)
 class Products:
-    """The products of a loop, one for each of its blocks."""
+    """The products of a loop, one for each of its blocks. `beside`: a CUDA function whose work they do too."""
 
     blocks: tuple[Product, ...]
+    beside: str = ""
 
 
 def _is_matrix(attributes: Mapping) -> bool:
@@ -231,8 +268,17 @@ def products_of(
 
 # cublas_api.h
 _SUCCESS, _NO_MEMORY = 0, 3
-_NORMAL, _TRANSPOSED, _FLOAT32, _COMPUTE_32F, _COMPUTE_TF32, _DEFAULT_ALGORITHM = 0, 1, 0, 68, 77, -1
+_DEFAULT_ALGORITHM = -1
+NORMAL, TRANSPOSED, FLOAT32, COMPUTE_FLOAT32, COMPUTE_TF32 = 0, 1, 0, 68, 77
 WORKSPACE_BYTES = 32 << 20  # what NVIDIA's manual recommends for its largest architectures
+
+
+def check(status: int, what: str) -> None:
+    """Raise `MemoryError` or `RuntimeError` where a call of cuBLAS or cuBLASLt failed."""
+    if status == _NO_MEMORY:
+        raise MemoryError(f"the GPU has no memory left for {what} of cuBLAS; use a smaller batch, or products=own")
+    if status != _SUCCESS:
+        raise RuntimeError(f"cuBLAS failed in {what} with status {status}")
 
 
 class Blas:
@@ -241,7 +287,7 @@ class Blas:
 
     def __init__(self, library, allocate: Callable[[int], int]):
         self._library, self._allocate = library, allocate
-        self._handles: dict[int, ctypes.c_void_p] = {}
+        self._handles: dict[int, tuple[ctypes.c_void_p, ctypes.c_void_p]] = {}  # and the workspace, by stream
         self._one, self._zero = ctypes.c_float(1.0), ctypes.c_float(0.0)
 
     @property
@@ -249,39 +295,33 @@ class Blas:
         """Streams that have one."""
         return len(self._handles)
 
-    def _check(self, status: int, what: str) -> None:
-        if status == _NO_MEMORY:
-            raise MemoryError(f"the GPU has no memory left for {what} of cuBLAS; use a smaller batch, or products=own")
-        if status != _SUCCESS:
-            raise RuntimeError(f"cuBLAS failed in {what} with status {status}")
-
-    def prepare(self, stream: int) -> ctypes.c_void_p:
-        """The stream's handle. Made here and not while a graph is captured."""
+    def prepare(self, stream: int) -> tuple[ctypes.c_void_p, ctypes.c_void_p]:
+        """The stream's handle and workspace, of `WORKSPACE_BYTES`. Made here and not while a graph is captured."""
         if stream not in self._handles:
             handle = ctypes.c_void_p()
-            self._check(self._library.cublasCreate_v2(ctypes.byref(handle)), "cublasCreate")
-            self._check(self._library.cublasSetStream_v2(handle, ctypes.c_void_p(stream)), "cublasSetStream")
+            check(self._library.cublasCreate_v2(ctypes.byref(handle)), "cublasCreate")
+            check(self._library.cublasSetStream_v2(handle, ctypes.c_void_p(stream)), "cublasSetStream")
             workspace = ctypes.c_void_p(self._allocate(WORKSPACE_BYTES))
             size = ctypes.c_size_t(WORKSPACE_BYTES)
-            self._check(self._library.cublasSetWorkspace_v2(handle, workspace, size), "cublasSetWorkspace")
-            self._handles[stream] = handle
+            check(self._library.cublasSetWorkspace_v2(handle, workspace, size), "cublasSetWorkspace")
+            self._handles[stream] = handle, workspace
         return self._handles[stream]
 
     def multiply(self, arguments: tuple, stream: int) -> None:
         """Give a product to a stream; see `arguments`."""
-        status = self._library.cublasGemmStridedBatchedEx(self.prepare(stream), *arguments)
-        self._check(status, "cublasGemmStridedBatchedEx")
+        status = self._library.cublasGemmStridedBatchedEx(self.prepare(stream)[0], *arguments)
+        check(status, "cublasGemmStridedBatchedEx")
 
-    def arguments(self, product: Product, addresses: tuple[int, int, int], tf32: bool) -> tuple:
-        """Arguments of a product after the handle; `addresses` are those of the three operands' first elements. The
-        library takes matrices by columns, so it is given the transposed product: the right factor first."""
+    def arguments(self, product: Product, operands: Sequence[int], tf32: bool) -> tuple:
+        """Arguments of a product after the handle; `operands` are the addresses of their first elements. The library
+        takes matrices by columns, so it is given the transposed product: the right factor first."""
         p = product
 
-        def matrix(m: Matrix, address: int) -> tuple:
-            return ctypes.c_void_p(address + 4 * m.offset), _FLOAT32, m.pitch, ctypes.c_longlong(m.stride)
+        def matrix(m: Matrix) -> tuple:
+            return m.address(operands), FLOAT32, m.pitch, ctypes.c_longlong(m.stride)
 
-        left, right, out = (matrix(m, a) for m, a in zip((p.left, p.right, p.out), addresses, strict=True))
-        operations = (_TRANSPOSED if m.transposed else _NORMAL for m in (p.right, p.left))
+        left, right, out = map(matrix, (p.left, p.right, p.out))
+        operations = (TRANSPOSED if m.transposed else NORMAL for m in (p.right, p.left))
         return (
             *operations,
             p.columns,
@@ -293,6 +333,6 @@ class Blas:
             ctypes.byref(self._one if p.accumulate else self._zero),
             *out,
             p.batch,
-            _COMPUTE_TF32 if tf32 else _COMPUTE_32F,
+            COMPUTE_TF32 if tf32 else COMPUTE_FLOAT32,
             _DEFAULT_ALGORITHM,
         )

@@ -10,9 +10,9 @@ import ctypes
 import math
 import time
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
-from functools import cache
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +22,7 @@ from ..errors import UsageError
 from ..typed_text import format_bytes
 from . import launches
 from .blas import Blas, Product
+from .epilogues import BlasLt
 
 # Lanes for float32 multiply-adds of a multiprocessor, by compute capability (CUDA C++ Programming Guide, "Throughput of
 # Native Arithmetic Instructions").
@@ -256,13 +257,15 @@ class Device:
         except self._driver.CUDADriverError as error:
             raise self._told(error, "memory for a launch") from None
 
-    def prepared_product(self, product: Product, addresses: tuple[int, int, int], tf32: bool) -> tuple:
-        """What `multiply` takes, made once; left, right and out begin at these addresses."""
-        return self._open_blas().arguments(product, addresses, tf32)
+    def prepared_product(self, product: Product, operands: Sequence[int], tf32: bool) -> tuple:
+        """What `multiply` takes, made once. `operands`: addresses, by the numbers that matrices give."""
+        library = self._blas_lt if product.epilogue else self._open_blas()
+        return library.multiply, library.arguments(product, operands, tf32)
 
     def multiply(self, prepared: tuple, stream) -> None:
         """A matrix product by the device's library."""
-        self._open_blas().multiply(prepared, stream)
+        give, arguments = prepared
+        give(arguments, stream)
 
     @property
     def num_workspaces(self) -> int:
@@ -271,11 +274,27 @@ class Device:
 
     def _open_blas(self) -> Blas:
         if self._blas is None:
-            import cupy_backends.cuda.libs.cublas  # noqa: F401 (loads the library, wherever it is installed)
-
-            major = self._runtime.runtimeGetVersion() // 1000  # that of CUDA is that of its libraries
-            self._blas = Blas(ctypes.CDLL(f"libcublas.so.{major}"), self.allocate)
+            self._blas = Blas(self._library("libcublas"), self.allocate)
         return self._blas
+
+    @cached_property
+    def _blas_lt(self) -> BlasLt:
+        return BlasLt(self._library("libcublasLt"), lambda stream: self._open_blas().prepare(stream)[1])
+
+    @cached_property
+    def has_blas_lt(self) -> bool:
+        """Whether cuBLASLt can be loaded."""
+        try:
+            self._library("libcublasLt")
+        except OSError:
+            return False
+        return True
+
+    def _library(self, name: str) -> ctypes.CDLL:
+        import cupy_backends.cuda.libs.cublas  # noqa: F401 (loads both libraries, wherever they are installed)
+
+        major = self._runtime.runtimeGetVersion() // 1000  # that of CUDA is that of its libraries
+        return ctypes.CDLL(f"{name}.so.{major}")
 
     def copy_to_device(self, address: int, array: np.ndarray, stream) -> None:
         """Copy a C-contiguous array; pageable memory is read before this returns, pinned memory at any time until the

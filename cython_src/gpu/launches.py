@@ -405,7 +405,7 @@ def launches_of(
         return (how, *after)
     symbol, launch, needed = _BESIDE_PRODUCTS.get(kernel, ("", None, lambda a, given: False))
     beside = [launch(symbol, attributes, bounds)] if needed(attributes, operands) else []
-    return (products, *beside, *after)
+    return (products, *(how for how in (*beside, *after) if how.symbol != products.beside))
 
 
 # What helps instead of a kernel without a CUDA form, by the beginning of its name.

@@ -7,6 +7,8 @@ from typing import Annotated
 from ..records import Record, about
 
 PRODUCTS = ("cublas", "tf32", "3xtf32", "own")
+BY_LIBRARY = PRODUCTS[:2]
+EPILOGUES = ("kernel", "cublaslt")
 
 
 Launching = Annotated[
@@ -33,3 +35,11 @@ class GpuOptions(Record):
             choices=PRODUCTS,
         ),
     ] = "cublas"
+    epilogues: Annotated[
+        str,
+        about(
+            "bias, residual and activation of a linear layer. kernel: by a kernel after the library's product; "
+            "cublaslt: within it, where cuBLASLt can",
+            choices=EPILOGUES,
+        ),
+    ] = "kernel"

@@ -529,8 +529,8 @@ def bind_for(spec: ModelSpec | str, plan, storage=None, advice: Callable[[int], 
         return bind(plan, storage)
     from ...cython_src.gpu.bind import GpuBoundPlan
 
-    options = spec.binding
-    return GpuBoundPlan(plan, storage, gpu_device.default_gpu(), products=options.products, advice=advice)
+    options, device = spec.binding, gpu_device.default_gpu()
+    return GpuBoundPlan(plan, storage, device, options.products, options.epilogues, advice=advice)
 
 
 def storage_for(spec: ModelSpec | str, homes: Sequence[int] = ()):

@@ -21,6 +21,7 @@ from forktask.cython_src.lowering.lower import initialise, lower
 from forktask.cython_src.networks import resnet18
 from forktask.cython_src.networks.parts import convolutional_classifier
 from forktask.cython_src.plan.model import READ
+from forktask.experiments.subjects.models import parse_model
 from forktask.forkjoin.gpu_executor import GpuForkJoinExecutor, GpuStreamExecutor
 from forktask.forkjoin.gpu_transfers import GpuHostLoadExecutor
 from forktask.tasking.gpu_both import GpuBothExecutor
@@ -160,6 +161,22 @@ def test_models_agree_in_tf32(products):
     device.has_tf32 = False
     with pytest.raises(UsageError, match=f"products '{products}' must run on a GPU of architecture sm_80 or newer"):
         GpuBoundPlan(residual_plan(), None, device, products=products)
+
+
+def test_epilogues_of_the_library_are_asked_for_and_refused():
+    """Check that a model's option reaches the plan, and the sentences where it cannot."""
+    device = FakeDevice()
+    plan, option = small_plan(), parse_model("gpu_stream:epilogues=cublaslt").binding.epilogues
+    assert "epilogues=cublaslt" in GpuBoundPlan(plan, None, device, epilogues=option).instruction_set
+    with pytest.raises(
+        UsageError, match=r"^epilogues=cublaslt must have products=cublas or tf32, got 'own'; leave one"
+    ):
+        GpuBoundPlan(plan, None, device, "own", option)
+    device.has_blas_lt = False
+    with pytest.raises(
+        UsageError, match=r"^epilogues=cublaslt must have .* libcublasLt, which cannot be loaded; install"
+    ):
+        GpuBoundPlan(plan, None, device, epilogues=option)
 
 
 @pytest.mark.parametrize("kind", ["pinned", "managed"])

@@ -163,26 +163,38 @@ def test_every_kernel_of_every_network_has_a_cuda_form(name):
 
 
 @pytest.mark.parametrize(
-    ("name", "batch", "launches", "products"),
-    [("resnet18", 64, 185, 2), ("mobilenet_v2", 64, 449, 2), ("gpt2_small", 64, 112, 75), ("gpt2", 4, 214, 147)],
+    ("name", "batch", "launches", "products", "left_with_epilogues"),
+    [
+        ("resnet18", 64, 185, 2, 185),
+        ("mobilenet_v2", 64, 449, 2, 449),
+        ("gpt2_small", 64, 112, 75, 58),
+        ("gpt2", 4, 214, 147, 106),
+    ],
 )
-def test_a_step_on_a_gpu_is_few_launches(name, batch, launches, products):
+def test_a_step_on_a_gpu_is_few_launches(name, batch, launches, products, left_with_epilogues):
     """Check that blocks are whole loops but for sums, all of which one launch runs; that all updates, and all packings,
-    are one launch; that the library gets the loops of one product; and which models get such a plan."""
+    are one launch; that the library gets the loops of one product, and, where asked to, what follows these; and which
+    models get such a plan."""
     model = parse_model("gpu_taskiter")
     plan = lower(name, batch=batch, **options_for(model, "auto", "auto"))
     whole = {"nhwc_conv_forward", "nhwc_conv_backward_data", "nhwc_norm_apply", "linear_forward", "attention_forward"}
     assert all(loop.num_blocks == 1 for loop in plan.loops if loop.kernel in whole)
-    by_library, number, functions = [], 0, []
+    by_library, number, fewer, functions = [], 0, 0, []
     for loop in plan.loops:
-        given = GpuBoundPlan._products(kernel_table.get(loop.kernel), loop)
-        how = gpu_launches.launches_of(loop.kernel, loop.attributes, loop.bounds, loop.operands, products=given)
+        spec = kernel_table.get(loop.kernel)
+        given, fused = (GpuBoundPlan._products(spec, loop, fuse) for fuse in (False, True))
+        how, less = (
+            gpu_launches.launches_of(loop.kernel, loop.attributes, loop.bounds, loop.operands, products=one)
+            for one in (given, fused)
+        )
         by_library += given.blocks if given else ()
         number += len(how) - bool(given)
+        fewer += len(how) - len(less)
         functions.append(loop.kernel if loop.kernel in gpu_launches.TOGETHER else None)
         assert given is None or loop.num_blocks == 1
     together = [len(loops) for loops in launch_graph(plan, functions).launches if len(loops) > 1]
     assert number - sum(together) + len(together) == launches and len(by_library) == products
+    assert launches - fewer == left_with_epilogues
     for text in ("gpu_both", "serial"):
         assert options_for(text, "auto", "auto")["granularity"] == "auto"
     assert options_for(model, "auto", "threads=2")["granularity"] == "device"
@@ -195,6 +207,7 @@ def test_a_step_on_a_gpu_is_few_launches(name, batch, launches, products):
     [
         *((name, "own") for name in CASES),
         *((name, "cublas") for name in BY_CUBLAS),
+        *((name, "cublaslt") for name in ("gpt2", "gpt2, nothing joined", "mobilebert")),
         *((name, "3xtf32") for name in IN_TF32),
     ],
 )

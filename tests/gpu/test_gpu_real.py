@@ -160,7 +160,7 @@ def test_models_agree_bit_for_bit_on_networks(gpu, name, model, products):
         assert got[buffer].tobytes() == expected[buffer].tobytes(), buffer
 
 
-@pytest.mark.parametrize("products", ["cublas", "own", "3xtf32"])
+@pytest.mark.parametrize("products", ["cublas", "cublaslt", "own", "3xtf32"])
 @pytest.mark.parametrize("network", [SMALL, MASKED, CLASSIFIER, WIDE], ids=lambda network: network.name)
 def test_networks_of_tokens(gpu, network, products):
     """Check two AdamW steps of transformers against float64 within rounding, and that models leave the same bits."""
@@ -169,10 +169,10 @@ def test_networks_of_tokens(gpu, network, products):
     exact = bind(plan, target="float64")
     fill_tokens(exact)
     run_serial(exact, 2)
-    result = []
+    result, form = [], (products, "kernel") if products != "cublaslt" else ("cublas", "cublaslt")
     for model in ("stream", "tasks, three streams, no taskwait", "taskgraph", "taskiter, four streams"):
         executor, settings = MODELS[model]
-        bound = GpuBoundPlan(plan, device_storage(gpu, "pinned"), gpu, products=products)
+        bound = GpuBoundPlan(plan, device_storage(gpu, "pinned"), gpu, *form)
         fill_tokens(bound)
         with executor(**settings) as running:
             running.prepare(bound)

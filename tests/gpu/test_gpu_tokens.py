@@ -180,9 +180,14 @@ def run_model(plan, model, count=3, **options):
 
 @pytest.mark.cxx
 @pytest.mark.parametrize(
-    ("network", "products"), [*(("gpt2", name) for name in ("cublas", "tf32", "3xtf32")), ("mobilebert", "cublas")]
+    ("network", "products", "epilogues"),
+    [
+        *(("gpt2", name, "kernel") for name in ("cublas", "tf32", "3xtf32")),
+        ("gpt2", "cublas", "cublaslt"),
+        ("mobilebert", "cublas", "kernel"),
+    ],
 )
-def test_models_agree_bit_for_bit(network, products, monkeypatch):
+def test_models_agree_bit_for_bit(network, products, epilogues, monkeypatch):
     """Check that launches of blocks, several streams, captured graphs and input from the host leave the bits of one
     stream, whatever multiplies, with sums of which CUDA blocks have parts."""
     monkeypatch.setattr(gpu_blas, "FILLING", 0)
@@ -192,7 +197,7 @@ def test_models_agree_bit_for_bit(network, products, monkeypatch):
     for seed, model in enumerate(("gpu_stream", *MODELS.values())):
         device = FakeDevice(seed)
         monkeypatch.setattr(gpu_device, "default_gpu", lambda device=device: device)
-        bound = run_model(plan, model, device=device, products=products)
+        bound = run_model(plan, model, device=device, products=products, epilogues=epilogues)
         result[model] = {b.name: bound.arrays[b.name].copy() for b in plan.buffers.values() if b.persistent}
     for name, array in result.pop("gpu_stream").items():
         for model, arrays in result.items():

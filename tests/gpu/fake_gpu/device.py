@@ -88,7 +88,7 @@ class FakeDevice:
     peak_flops_per_s = 1e9
     multiprocessors = 4
     shares_memory = True
-    has_tf32 = has_pdl = True
+    has_tf32 = has_pdl = has_blas_lt = True
 
     def __init__(self, seed: int = 0, execute: bool = True, clock=None, memory_bytes: int = 1 << 50):
         self.costs_s = {"context": 0.25, "compilation": 0.5}
@@ -262,13 +262,13 @@ class FakeDevice:
 
         self._give(stream, ("launch", symbol, args, rows, early), action, early)
 
-    def prepared_product(self, product, addresses, tf32):
+    def prepared_product(self, product, operands, tf32):
         self._count("prepared_product")
-        return product, addresses
+        return product, operands
 
     def multiply(self, prepared, stream):
         self._count("multiply")
-        product, addresses = prepared
+        product, operands = prepared
         if stream.capture is None:
             if stream not in self._with_workspace and self.free_bytes() < WORKSPACE_BYTES:
                 raise MemoryError(f"{self.name} has no memory for a workspace left")
@@ -279,9 +279,9 @@ class FakeDevice:
 
         def action():
             if self.execute:
-                emulator.multiply(product, addresses)
+                emulator.multiply(product, operands)
 
-        self._give(stream, ("multiply", product, addresses), action)
+        self._give(stream, ("multiply", product, operands), action)
 
     def copy_to_device(self, address, array, stream):
         self._count("copy_to_device")

@@ -11,10 +11,11 @@ from pathlib import Path
 import numpy as np
 from builds import built
 
-from forktask.cython_src.gpu import blas as gpu_blas
+from forktask.cython_src.gpu import blas, epilogues
 from forktask.cython_src.gpu import launches as gpu_launches
 from forktask.cython_src.kernels import kernel_table
 from forktask.cython_src.kernels.interface.kernel_spec import KernelSpec
+from forktask.cython_src.kernels.simd import activations
 
 STATUS = (
     "ok",
@@ -82,17 +83,33 @@ def _elements(matrix, address: int, rows: int, columns: int, batch: int) -> np.n
     return view.transpose(0, 2, 1) if matrix.transposed else view
 
 
-def multiply(product, addresses) -> None:
-    """What cuBLAS computes."""
+def multiply(product, operands) -> None:
+    """What cuBLAS computes; with an epilogue, what cuBLASLt does, as its manual says."""
     p = product
-    left, right, out = (
-        _elements(matrix, address, rows, columns, p.batch)
-        for matrix, address, rows, columns in zip(
-            (p.left, p.right, p.out), addresses, (p.rows, p.inner, p.rows), (p.inner, p.columns, p.columns), strict=True
-        )
-    )
+
+    def elements(matrix, rows, columns):
+        return _elements(matrix, operands[matrix.operand], rows, columns, p.batch)
+
+    left, right = elements(p.left, p.rows, p.inner), elements(p.right, p.inner, p.columns)
+    out = elements(p.out, p.rows, p.columns)
     result = left @ right
-    out[...] = out + result if p.accumulate else result
+    if p.accumulate:
+        result += out
+    if p.addend:
+        result += elements(p.addend, p.rows, p.columns)
+    if p.epilogue == blas.SUM_OF_LEFT:
+        elements(p.vector, p.rows, 1)[...] = left.sum(2, keepdims=True)
+    elif p.epilogue & blas.BIAS:
+        result += elements(replace(p.vector, transposed=True), 1, p.columns)
+    if p.epilogue == blas.GELU_DERIVATIVE:
+        result *= activations.gelu_derivative(elements(p.before, p.rows, p.columns))
+    elif p.epilogue & blas.BEFORE:
+        elements(p.before, p.rows, p.columns)[...] = result
+    if p.epilogue & blas.GELU:
+        result = activations.gelu(result)
+    elif p.epilogue & blas.RELU:
+        result = np.maximum(result, 0)
+    out[...] = result
 
 
 def emulated(name: str, seed=0, defect=("", ""), products: str = "own") -> KernelSpec:
@@ -101,7 +118,9 @@ def emulated(name: str, seed=0, defect=("", ""), products: str = "own") -> Kerne
 
     def run(operands, attributes, bounds, iteration):
         row = np.array([list(bounds.values())], dtype=np.int32).reshape(1, -1)
-        whole = gpu_blas.products_of(name, attributes, [bounds], operands) if products == "cublas" else None
+        whole = blas.products_of(name, attributes, [bounds], operands) if products in ("cublas", "cublaslt") else None
+        if whole and products == "cublaslt":
+            whole = epilogues.fused(whole, name, attributes, [bounds], operands)
         launches = gpu_launches.launches_of(name, attributes, row, operands, whole, products)
         failure = np.array([2**64 - 1], np.uint64)
         args = np.zeros((), gpu_launches.ARGS_DTYPE)
@@ -121,7 +140,7 @@ def emulated(name: str, seed=0, defect=("", ""), products: str = "own") -> Kerne
                 launch(how.symbol, args, how.tiles, 1, how.shared_bytes, seed, defect)
                 continue
             (product,) = how.blocks
-            multiply(product, [int(args["operand"][m.operand]) for m in (product.left, product.right, product.out)])
+            multiply(product, args["operand"].tolist())
         return 0 if failure[0] == 2**64 - 1 else int(failure[0]) & 255
 
     named = tuple(f"{operand}?" if operand in spec.optional else operand for operand in spec.operands)
