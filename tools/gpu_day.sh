@@ -38,12 +38,12 @@ hold 5
 warm 40
 smoke 20
 torch 100
-operators 40
+layers 40
 gpu_networks 75
-kernels 30
-limits 65
+kernels 45
+limits 70
 persistent 15
-pdl 60
+pdl 50
 profile rest" ;;
 2) PLAN="install 20
 hold 5
@@ -120,19 +120,20 @@ torch() {
     turns "64 0.1 4" "$models" "resnet18 mobilenet_v2 gpt2_small cifar10_cnn" > "$WORK/torch.csv"
 }
 
-# Time of convolutions and products on the device, by pass and shape.
-operators() {
+# PyTorch's convolutions and products, by layer and pass.
+layers() {
     $PYTHON -c 'import sys, torch; sys.exit(not torch.cuda.is_available())' 2> /dev/null ||
         { echo "skipped: there is no PyTorch that sees the GPU" && return; }
-    $RUN steps operators 64 gpu_torch,gpu_torch:mode=channels_last:products=tf32 resnet18 mobilenet_v2 cifar10_cnn \
-        > "$WORK/operators.csv" || return
-    $RUN steps operators 64 gpu_torch:mode=sdpa,gpu_torch:mode=sdpa:products=tf32 gpt2_small >> "$WORK/operators.csv"
+    $RUN layers 64 > "$WORK/layers.csv"
 }
 
-kernels() {
-    local network
-    for network in ${NETWORKS:-resnet18 mobilenet_v2 gpt2_small}; do
-        $RUN forktask kernels --model gpu_stream --network "$network" --batch 64 > "$WORK/kernels_$network.txt" || return
+kernels() { # ours, by layer and pass
+    local network products
+    for products in cublas tf32; do
+        for network in ${NETWORKS:-resnet18 mobilenet_v2 cifar10_cnn gpt2_small}; do
+            $RUN forktask kernels --model "gpu_stream:products=$products" --network "$network" --batch 64 --seconds 0.3 \
+                > "$WORK/kernels_${products}_$network.txt" || return
+        done
     done
 }
 
@@ -205,7 +206,7 @@ release() {
 trap release EXIT
 
 export -f unpack install hold warm smoke tests sweep gpu_batch gpu_networks pdl transfers hetero cpu_gpu_batch scaling \
-    granularity turns torch operators kernels limits profile persistent before_after metg sanitizer
+    granularity turns torch layers kernels limits profile persistent before_after metg sanitizer
 begun=$SECONDS number=0 worst=0
 echo "stage,exit_code,seconds" > "$out/summary.csv"
 while read -r name cap; do

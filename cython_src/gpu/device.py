@@ -103,6 +103,7 @@ class Device:
     architecture: str  # such as "sm_90"
     costs_s: dict[str, float]  # what happens once: "context", "compilation"
     peak_flops_per_s: float  # of float32 multiply-adds, by the clock that the driver names; nan: unknown
+    peak_bytes_per_s: float  # of its memory, likewise
     multiprocessors: int
     spare_streams: list  # of `borrow_streams`
     shares_memory: bool  # host and device may touch managed memory at the same time
@@ -125,6 +126,8 @@ class Device:
         clock_hz = 1e3 * runtime.deviceGetAttribute(13, 0)  # cudaDevAttrClockRate
         lanes = LANES_OF_MULTIPROCESSOR.get((properties["major"], properties["minor"]), math.nan)
         self.peak_flops_per_s = 2 * lanes * self.multiprocessors * clock_hz
+        memory_hz, bits = 1e3 * runtime.deviceGetAttribute(36, 0), runtime.deviceGetAttribute(37, 0)  # twice a cycle
+        self.peak_bytes_per_s = 2 * memory_hz * bits / 8 or math.nan
         number = properties["major"] * 10 + properties["minor"]
         self.has_tf32 = number >= launches.TENSOR_CORES
         self._launch_call = getattr(ctypes.CDLL("libcuda.so.1"), "cuLaunchKernelEx", None)

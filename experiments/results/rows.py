@@ -334,6 +334,7 @@ class Gpu(Part, frozen=True, kw_only=True):
     name: Text
     architecture: Text
     peak_flops_per_s: Amount | None
+    peak_bytes_per_s: Amount | None = None
     costs_s: dict[str, Amount]
     copies: dict[Literal["to_host", "to_device"], list[Amount]]
     clock_hz: Amount | None = None
@@ -521,7 +522,9 @@ class ProfileRow(Process, frozen=True, kw_only=True, tag="profile"):
 class GpuProfileRow(Process, frozen=True, kw_only=True, tag="gpu_profile"):
     """The same for a model of a GPU."""
 
-    kernels: Annotated[list[dict[str, Any]], says("of a step: name, time, share, calls")]
+    kernels: Annotated[
+        list[dict[str, Any]], says("of a step: name, time, share, calls, operations, bytes that must be moved")
+    ]
     calls: Annotated[list[dict[str, Any]], says("of the driver, likewise")]
     busy_s: Annotated[Amount, says("kernels of a step, one after the other")]
     empty_kernel_s: Annotated[Amount, says("subtracted from each")] = 0.0

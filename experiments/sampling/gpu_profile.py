@@ -8,10 +8,12 @@ events, of which a pass has as many, is subtracted. Copies and calls are those o
 
 from __future__ import annotations
 
+import math
 import os
 import time
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -133,6 +135,7 @@ def describe_gpu(bound, clocks_hz: Sequence[float] = ()) -> dict[str, Any]:
         "name": bound.device.name,
         "architecture": bound.device.architecture,
         "peak_flops_per_s": bound.device.peak_flops_per_s,
+        "peak_bytes_per_s": bound.device.peak_bytes_per_s,
         "costs_s": dict(bound.device.costs_s),
         "clock_hz": float(np.median(clocks_hz)) if clocks_hz else None,
         "copies": {f"to_{place}": list(count) for place, count in bound.copies.items()},
@@ -176,10 +179,13 @@ def measure_gpu_profile(job: Mapping[str, Any], bound=None) -> dict[str, Any]:
         }
     loops = bound.plan.loops
     names = {k: loops[k[0]].name + (f" and {len(k) - 1} more" if len(k) > 1 else "") for k in times}
+    kernels = []
+    for k, values in times.items():
+        row = _row(f"{names[k]} ({loops[k[0]].kernel})", values, kernel_passes, total_s)
+        traffic = sum(sum(bound.plan.least_traffic(loops[loop])) for loop in k)
+        kernels.append({**row, "flops": sum(loops[loop].flops for loop in k), "bytes": traffic})
     return {
-        "kernels": [
-            _row(f"{names[k]} ({loops[k[0]].kernel})", values, kernel_passes, total_s) for k, values in times.items()
-        ],
+        "kernels": kernels,
         "busy_s": total_s / (kernel_passes * stride),
         "empty_kernel_s": empty_s,
         "loop_time_s": {names[k]: sum(values) / kernel_passes for k, values in times.items()},
@@ -200,6 +206,16 @@ def _us(name: str, heading: str, digits: int = 2) -> Column:
     return Column(heading, lambda r: f"{r[name] * 1e6:.{digits}f}", True)
 
 
+def _rate(r: Mapping[str, Any]) -> str:
+    return f"{1e-12 * r['flops'] / r['mean_s']:.2f}" if r["mean_s"] else ""
+
+
+def _of_limit(gpu: Mapping[str, Any], r: Mapping[str, Any]) -> str:
+    """Least time of a launch, by the device's peaks of float32 and of its memory, over its own."""
+    least_s = r["flops"] / gpu["peak_flops_per_s"], r["bytes"] / gpu["peak_bytes_per_s"]
+    return f"{100 * max(least_s) / r['mean_s']:.0f}%" if r["mean_s"] and not math.isnan(sum(least_s)) else ""
+
+
 def format_profile(row: Mapping[str, Any]) -> str:
     """Format the result of `measure_gpu_profile` for a terminal."""
     idle = 1 - row["busy_s"] / row["step_time_s"]
@@ -209,13 +225,15 @@ def format_profile(row: Mapping[str, Any]) -> str:
         + (" (kernels overlap)" if idle < 0 else "")
     ]
     calls = sorted(row["calls"], key=lambda r: -r["time_s"])
-    for title, table in (("kernel", row["kernels"]), ("call of the driver", calls)):
+    rates = Column("TFLOP/s", _rate, True), Column("of limit", partial(_of_limit, row["gpu"]), True)
+    for title, table, more in (("kernel", row["kernels"], rates), ("call of the driver", calls, ())):
         columns = (
             text_column("name", title),
             percent_column("share", digits=1),
             _us("time_s", "µs per step", 1),
             number_column("calls", digits=1),
             *(_us(f"{name}_s", heading) for name, heading in (("mean", "mean µs"), ("min", "min"), ("max", "max"))),
+            *more,
         )
         lines += ["", *text_table(columns, table)]
     waits = sum(r["time_s"] for r in row["calls"] if r["name"] in WAITING)
@@ -226,6 +244,8 @@ def format_profile(row: Mapping[str, Any]) -> str:
     if row["runtime_cost_s"] is not None:
         lines.append(f"a launch of an empty kernel for each loop: {row['runtime_cost_s'] * 1e6:.1f} µs per step")
     lines.append(f"subtracted from each kernel's time: {row['empty_kernel_s'] * 1e6:.2f} µs of an empty kernel")
+    flops, traffic = (1e-12 * row["gpu"][f"peak_{what}_per_s"] for what in ("flops", "bytes"))
+    lines.append(f"limit: {flops:.3g} TFLOP/s of float32 or {traffic:.3g} TB/s, by the clocks that the driver names")
     lines.append("once: " + ", ".join(f"{name} {s:.2f} s" for name, s in row["gpu"]["costs_s"].items()))
     for what, seconds in row["profiled_step_s"].items():
         lines.append(

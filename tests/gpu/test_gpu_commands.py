@@ -182,6 +182,7 @@ def test_a_profile_of_a_gpu_model(fake_gpu, model):
     assert (row["runtime_cost_s"] is None) == (model != "gpu_stream")
     text = format_profile(row)
     assert "conv2.weight_gradient (conv_backward_weights)" in text and "copies host to device" in text
+    assert "of limit" in text and "limit: 0.001 TFLOP/s of float32 or 0.001 TB/s" in text
 
 
 @pytest.mark.cxx

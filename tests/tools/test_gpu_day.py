@@ -1,5 +1,6 @@
 """tools/gpu_day.sh, rehearsed whole: on the fake device, in an environment like that of a bare machine."""
 
+import importlib
 import os
 import re
 import shutil
@@ -19,7 +20,7 @@ ROOT = Path(__file__).parent.parent.parent
 THERE = "numpy threadpoolctl joblib jinja2 seaborn pandas matplotlib pillow safetensors"
 THERE += " hypothesis pytest pytest-timeout pytest-xdist"
 STAGES = {
-    "1": "install hold warm smoke torch operators gpu_networks kernels limits persistent pdl profile",
+    "1": "install hold warm smoke torch layers gpu_networks kernels limits persistent pdl profile",
     "2": "install hold warm tests before_after hetero sanitizer",
     "3": "install hold warm gpu_networks gpu_batch transfers scaling granularity metg cpu_gpu_batch",
 }
@@ -135,3 +136,23 @@ def test_a_stage_ends_at_its_cap(tools, tmp_path):
     assert 6 <= summary["warm"][1] < 60 and summary["smoke"][1] < 60 and done.stderr == ""
     with tarfile.open(tmp_path / "out" / "gpu_day.tar.gz") as packed:
         assert {"./summary.csv", "./logs/warm"} <= {*packed.getnames()}
+
+
+def test_layers_of_pytorch_are_those_of_our_networks(monkeypatch):
+    """Check the convolutions and products that are timed: twelve in three passes, and eight; and their operations, by
+    PyTorch's own count."""
+    counter = pytest.importorskip("torch.utils.flop_counter")
+    monkeypatch.syspath_prepend(ROOT / "tools" / "gpu_day")
+    layers = importlib.import_module("layers")
+    names = []
+    for channels_last in (False, True):
+        for network, layer, multiply_adds, call in layers.calls(2, "cpu", channels_last):
+            with counter.FlopCounterMode(display=False) as counted:
+                call()
+            pairs = re.fullmatch(
+                r"layers.\d.conv2.weight_gradient", layer
+            )  # of channels, which depthwise ones have not
+            assert pairs or counted.get_total_flops() == 2 * multiply_adds, (network, layer)
+            names.append((network, layer))
+    assert len({*names}) == 12 * 3 + 8 == len(names) / 2
+    assert ("resnet18", "layer1.0.conv1.weight_gradient") in names

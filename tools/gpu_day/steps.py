@@ -7,8 +7,6 @@ smoke BATCH STEPS         every model of a GPU leaves the same bits, and the pro
 networks BATCH SECONDS TURNS MODEL,... NETWORK ...
                           steps of models, also of PyTorch, in turns of one process: median, least and most; a model may
                           have variables before it, as "FORKTASK_GPU_PART_TERMS=64 gpu_stream"
-operators BATCH MODEL,... NETWORK ...
-                          time on the device of PyTorch's operators in a step, by their shapes
 """
 
 import os
@@ -118,20 +116,5 @@ def networks(batch, seconds, turns, listed, *names):
         sys.exit(f"{wrong} models have other losses than the first")
 
 
-def operators(batch, listed, *names):
-    from torch.profiler import profile
-
-    print("network;model;operator;shapes;calls;us")
-    for network in names:
-        for model in listed.split(","):
-            with prepared(model, network, batch) as executor:
-                executor.run(CHECKED)
-                with profile(record_shapes=True) as seen:
-                    executor.run(1, CHECKED)
-            for row in seen.key_averages(group_by_input_shape=True):
-                if row.self_device_time_total:
-                    print(network, model, row.key, row.input_shapes, row.count, row.self_device_time_total, sep=";")
-
-
 if __name__ == "__main__":
-    {f.__name__: f for f in (hold, files, warm, smoke, networks, operators)}[sys.argv[1]](*sys.argv[2:])
+    {f.__name__: f for f in (hold, files, warm, smoke, networks)}[sys.argv[1]](*sys.argv[2:])

@@ -85,7 +85,7 @@ class FakeDevice:
 
     name = "fake device"
     architecture = "emulated"
-    peak_flops_per_s = 1e9
+    peak_flops_per_s = peak_bytes_per_s = 1e9
     multiprocessors = 4
     shares_memory = True
     has_tf32 = has_pdl = has_blas_lt = True

@@ -1,0 +1,112 @@
+"""PyTorch's convolutions and products in the shapes of our networks: `python -m layers BATCH`, beside steps.py.
+
+Prints for each the time on the device and the rate: in float32, and with channels innermost in TF32. Names are those of
+`forktask kernels`, which measures ours.
+"""
+
+import math
+import sys
+from functools import partial
+
+import numpy as np
+
+from forktask.cython_src.gpu.bind import GpuBoundPlan
+from forktask.cython_src.kernels import kernel_table
+from forktask.cython_src.lowering.lower import lower
+from forktask.cython_src.networks.layers import Conv2d
+from forktask.cython_src.networks.registry import get_network
+
+CONVOLUTIONS = (
+    ("resnet18", False, 6),
+    ("mobilenet_v2", False, 2),
+    ("mobilenet_v2", True, 2),
+    ("cifar10_cnn", False, 2),
+)
+PRODUCTS = 8  # of gpt2_small
+CALLS, REPEATS = 20, 5  # in a captured graph; of that
+
+
+def convolutions(batch):
+    """Network, layer, multiply-adds, shapes of input and weights, and numbers of the largest convolutions, each of
+    another shape; depthwise ones are chosen by themselves."""
+    for network, depthwise, count in CONVOLUTIONS:
+        forms = {}
+        for layer, before, after in get_network(network).shapes():
+            if isinstance(layer, Conv2d) and (layer.groups > 1) == depthwise:
+                weight = after[0], before[0] // layer.groups, layer.kernel, layer.kernel
+                size = batch * math.prod(after) * math.prod(weight[1:])
+                numbers = layer.stride, layer.padding, layer.dilation, layer.groups
+                forms.setdefault(((batch, *before), weight, numbers), (network, layer.name, size))
+        for form in sorted(forms, key=lambda form: -forms[form][2])[:count]:
+            yield *forms[form], *form
+
+
+def products(batch):
+    """Loop, multiply-adds and shapes of the largest products of gpt2_small, each of another shape."""
+    forms = {}
+    for loop in lower("gpt2_small", batch=batch, granularity="device").loops:
+        given = GpuBoundPlan._products(kernel_table.get(loop.kernel), loop)
+        for p in given.blocks if given else ():
+            form = (p.rows, p.inner, p.left.transposed), (p.inner, p.columns, p.right.transposed)
+            forms.setdefault(form, (loop.name, p.rows * p.columns * p.inner))
+    for form in sorted(forms, key=lambda form: -forms[form][1])[:PRODUCTS]:
+        yield *forms[form], *form
+
+
+def calls(batch, device, channels_last):
+    """Network, layer, multiply-adds, and a call that computes it, of all of these."""
+    import torch
+
+    order = torch.channels_last if channels_last else torch.contiguous_format
+    for network, layer, size, *shapes, (stride, padding, dilation, groups) in convolutions(batch):
+        x, w = (torch.randn(shape, device=device).to(memory_format=order) for shape in shapes)
+        forward = partial(torch.conv2d, x, w, None, stride, padding, dilation, groups)
+        yield network, layer, size, forward
+        numbers = [stride] * 2, [padding] * 2, [dilation] * 2, False, [0] * 2, groups
+        backward = partial(torch.ops.aten.convolution_backward, forward(), x, w, None, *numbers)
+        yield network, f"{layer}.data_gradient", size, partial(backward, (True, False, False))
+        yield network, f"{layer}.weight_gradient", size, partial(backward, (False, True, False))
+    for loop, size, *shapes in products(batch):
+        factors = (
+            torch.randn(columns, rows, device=device).T if transposed else torch.randn(rows, columns, device=device)
+            for rows, columns, transposed in shapes
+        )
+        yield "gpt2_small", loop, size, partial(torch.matmul, *factors)
+
+
+def device_s(call):
+    """Seconds of a call on the device: of several in a captured graph, the median of some repetitions."""
+    import torch
+
+    for _ in range(3):
+        call()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        for _ in range(CALLS):
+            call()
+    times = []
+    for _ in range(REPEATS):
+        start, stop = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        start.record()
+        graph.replay()
+        stop.record()
+        stop.synchronize()
+        times.append(1e-3 * start.elapsed_time(stop) / CALLS)
+    return float(np.median(times))
+
+
+def main(batch):
+    import torch
+
+    torch.backends.cudnn.benchmark = True
+    print("network,layer,products,us,TFLOP_per_s")
+    for tf32 in (False, True):
+        torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = tf32
+        for network, layer, size, call in calls(int(batch), "cuda", channels_last=tf32):
+            seconds = device_s(call)
+            rate = 2e-12 * size / seconds
+            print(f"{network},{layer},{'tf32' if tf32 else 'float32'},{1e6 * seconds:.1f},{rate:.2f}", flush=True)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
