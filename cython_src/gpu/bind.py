@@ -11,6 +11,7 @@ import os
 import weakref
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -205,7 +206,8 @@ class GpuBoundPlan(Shown):
                 "epilogues=cublaslt must have NVIDIA's library libcublasLt, which cannot be loaded; install it with "
                 "pip install 'forktask[gpu]', or use epilogues=kernel"
             )
-        self._plan_launches(products, epilogues == "cublaslt")
+        offers = partial(self.device.offers, tf32=self.tf32) if epilogues == "cublaslt" else None
+        self._plan_launches(products, offers)
         self.managed = self.storage.managed
         self._owner = memory_owners(plan)
         self._members: dict[str, list[str]] = {}
@@ -252,7 +254,7 @@ class GpuBoundPlan(Shown):
         self._merged: dict[tuple, tuple[list, dict[Coherence, int]]] = {}  # see `acquire_all`
         self._after_kernel: set = set()  # streams whose last work is a kernel
 
-    def _plan_launches(self, products: str, fuse: bool) -> None:
+    def _plan_launches(self, products: str, offers: Callable[[Product], bool] | None) -> None:
         """Find how each loop is launched, and which loops together. Raises `UsageError`: what no CUDA form takes."""
         plan, own = self.plan, self.plan.attributes.get("kernels")
         for loop in plan.loops:
@@ -266,7 +268,7 @@ class GpuBoundPlan(Shown):
                 loop.attributes,
                 loop.bounds,
                 loop.operands,
-                self._products(kernel_table.get(loop.kernel, own), loop, fuse) if products in BY_LIBRARY else None,
+                self._products(kernel_table.get(loop.kernel, own), loop, offers) if products in BY_LIBRARY else None,
                 products,
             )
             for loop in plan.loops
@@ -283,10 +285,12 @@ class GpuBoundPlan(Shown):
         ]
 
     @staticmethod
-    def _products(spec, loop, fuse: bool = False) -> Products | None:
+    def _products(spec, loop, offers: Callable[[Product], bool] | None = None) -> Products | None:
         rows = [dict(zip(spec.bounds, row, strict=False)) for row in loop.bounds.tolist()]
         products = products_of(loop.kernel, loop.attributes, rows, loop.operands)
-        return fused(products, loop.kernel, loop.attributes, rows, loop.operands) if products and fuse else products
+        if products is None or offers is None:
+            return products
+        return fused(products, loop.kernel, loop.attributes, rows, loop.operands, offers)
 
     def prepare(self, streams: Iterable = ()) -> None:
         """Compile and load what is launched, and run each form of a product once on each of these streams: the library

@@ -265,6 +265,10 @@ class Device:
         library = self._blas_lt if product.epilogue else self._open_blas()
         return library.multiply, library.arguments(product, operands, tf32)
 
+    def offers(self, product: Product, tf32: bool) -> bool:
+        """Whether cuBLASLt has a product with its epilogue on this device."""
+        return self._blas_lt.offers(product, tf32)
+
     def multiply(self, prepared: tuple, stream) -> None:
         """A matrix product by the device's library."""
         give, arguments = prepared

@@ -34,6 +34,7 @@ from .blas import (
     Products,
     check,
 )
+from .launches import MAX_OPERANDS
 
 PITCH_OF_BEFORE = 8  # must divide it
 Fused = Callable[[Product, Mapping, Mapping, Collection[str]], Product | None]
@@ -80,15 +81,20 @@ _FUSED: dict[str, tuple[Fused, str]] = {
 
 
 def fused(
-    products: Products, kernel: str, attributes: Mapping, bounds: list[dict[str, int]], operands: Collection[str]
+    products: Products,
+    kernel: str,
+    attributes: Mapping,
+    bounds: list[dict[str, int]],
+    operands: Collection[str],
+    offers: Callable[[Product], bool],
 ) -> Products:
     """The products of a loop with what follows them, where cuBLASLt can do that for every block; arguments as those of
-    `blas.products_of`."""
+    `blas.products_of`. `offers`: whether the library has a product on this device."""
     if kernel not in _FUSED:
         return products
     fuse, function = _FUSED[kernel]
     blocks = tuple(fuse(p, attributes, b, operands) for p, b in zip(products.blocks, bounds, strict=True))
-    return Products(blocks, function) if all(blocks) else products
+    return Products(blocks, function) if all(p and offers(p) for p in blocks) else products
 
 
 # Attributes of cublasLt.h.
@@ -113,7 +119,7 @@ class _Descriptor:
     """An object of cuBLASLt, which is destroyed with the last reference. `kind`: in the names of its functions."""
 
     def __init__(self, library, kind: str, *arguments):
-        self._set, self.pointer = getattr(library, f"cublasLt{kind}SetAttribute", None), ctypes.c_void_p()
+        self._set, self.pointer = getattr(library, f"cublasLt{kind}SetAttribute"), ctypes.c_void_p()
         check(getattr(library, f"cublasLt{kind}Create")(ctypes.byref(self.pointer), *arguments), f"{kind}Create")
         weakref.finalize(self, getattr(library, f"cublasLt{kind}Destroy"), self.pointer).atexit = False
 
@@ -132,6 +138,14 @@ class BlasLt:
         check(library.cublasLtCreate(ctypes.byref(self._handle)), "cublasLtCreate")
         self._choices: dict[tuple, _Choice] = {}
         self._one, self._zero = ctypes.c_float(1.0), ctypes.c_float(0.0)
+
+    def offers(self, product: Product, tf32: bool) -> bool:
+        """Whether the library has a product, of operands that are aligned as device memory is."""
+        try:
+            self.arguments(product, [_MOST_ALIGNED] * MAX_OPERANDS, tf32)
+        except UsageError:
+            return False
+        return True
 
     def multiply(self, arguments: tuple, stream: int) -> None:
         """Give a product to a stream; see `arguments`."""

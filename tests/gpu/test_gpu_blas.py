@@ -189,8 +189,9 @@ def test_epilogues_are_given_by_columns(epilogue):
 
 
 def test_a_product_that_cublaslt_has_not_is_refused():
-    """Check the sentence where the library finds no algorithm."""
-    lt = BlasLt(LibraryLt(algorithms=0), lambda stream: ctypes.c_void_p(4096))
-    matrices = (Matrix(n, 0, 8) for n in range(3))
+    """Check what is said where the library finds no algorithm."""
+    product = Product(8, 8, 8, *(Matrix(n, 0, 8) for n in range(3)), epilogue=blas.BIAS)
+    has, has_not = (BlasLt(LibraryLt(algorithms), lambda stream: ctypes.c_void_p(4096)) for algorithms in (1, 0))
+    assert has.offers(product, True) and not has_not.offers(product, True)
     with pytest.raises(UsageError, match=r"product of 8 x 8 and 8 x 8 numbers .* \(status 15\); use epilogues=kernel$"):
-        lt.arguments(Product(8, 8, 8, *matrices, epilogue=blas.BIAS), [256] * 3, False)
+        has_not.arguments(product, [256] * 3, False)

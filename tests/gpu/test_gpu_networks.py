@@ -182,7 +182,7 @@ def test_a_step_on_a_gpu_is_few_launches(name, batch, launches, products, left_w
     by_library, number, fewer, functions = [], 0, 0, []
     for loop in plan.loops:
         spec = kernel_table.get(loop.kernel)
-        given, fused = (GpuBoundPlan._products(spec, loop, fuse) for fuse in (False, True))
+        given, fused = (GpuBoundPlan._products(spec, loop, offers) for offers in (None, lambda product: True))
         how, less = (
             gpu_launches.launches_of(loop.kernel, loop.attributes, loop.bounds, loop.operands, products=one)
             for one in (given, fused)

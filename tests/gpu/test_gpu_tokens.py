@@ -204,6 +204,16 @@ def test_models_agree_bit_for_bit(network, products, epilogues, monkeypatch):
             assert arrays[name].tobytes() == array.tobytes(), (model, name)
 
 
+def test_an_epilogue_that_the_library_lacks_is_left_to_a_kernel(monkeypatch):
+    """Check that bias gradients are summed by a kernel where only these are not to be had."""
+    monkeypatch.setattr(gpu_blas, "FILLING", 0)
+    device = FakeDevice()
+    device.lacks_epilogues = (gpu_blas.SUM_OF_LEFT,)
+    bound = GpuBoundPlan(make_plan("gpt2"), None, device, epilogues="cublaslt")
+    functions = {getattr(how, "symbol", "") for launches in bound.launches for how in launches}
+    assert {"linear_output", "linear_data_gradient", "linear_bias_gradient"} & functions == {"linear_bias_gradient"}
+
+
 @pytest.mark.parametrize("model", ["tasks, three streams", "taskiter"])
 def test_every_conflict_is_ordered(model):
     """Check by brute force over cells that streams and events order all tasks of GPT-2 that touch the same cell."""

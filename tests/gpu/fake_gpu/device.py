@@ -89,6 +89,7 @@ class FakeDevice:
     multiprocessors = 4
     shares_memory = True
     has_tf32 = has_pdl = has_blas_lt = True
+    lacks_epilogues = ()
 
     def __init__(self, seed: int = 0, execute: bool = True, clock=None, memory_bytes: int = 1 << 50):
         self.costs_s = {"context": 0.25, "compilation": 0.5}
@@ -261,6 +262,9 @@ class FakeDevice:
                 emulator.launch(symbol, args, tiles, rows, shared_bytes, seed)
 
         self._give(stream, ("launch", symbol, args, rows, early), action, early)
+
+    def offers(self, product, tf32):
+        return product.epilogue not in self.lacks_epilogues
 
     def prepared_product(self, product, operands, tf32):
         self._count("prepared_product")

@@ -120,7 +120,7 @@ def emulated(name: str, seed=0, defect=("", ""), products: str = "own") -> Kerne
         row = np.array([list(bounds.values())], dtype=np.int32).reshape(1, -1)
         whole = blas.products_of(name, attributes, [bounds], operands) if products in ("cublas", "cublaslt") else None
         if whole and products == "cublaslt":
-            whole = epilogues.fused(whole, name, attributes, [bounds], operands)
+            whole = epilogues.fused(whole, name, attributes, [bounds], operands, lambda product: True)
         launches = gpu_launches.launches_of(name, attributes, row, operands, whole, products)
         failure = np.array([2**64 - 1], np.uint64)
         args = np.zeros((), gpu_launches.ARGS_DTYPE)
