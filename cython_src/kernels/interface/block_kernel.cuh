@@ -9,11 +9,9 @@
 #ifndef FORKTASK_BLOCK_KERNEL_CUH
 #define FORKTASK_BLOCK_KERNEL_CUH
 
-#define THREADS 128 /* of a CUDA block, in every kernel */
+#include "cython_src/kernels/interface/grid_sizes.cuh" /* THREADS and others, written from SIZES of grids.py */
 
-#define STRIP_CHANNELS 8  /* channels of a CUDA block that sums over rows or pixels: a sector of 32 bytes of each */
-#define NORM_CHANNELS  32 /* of one that sums for a batch norm: a line of 128 bytes of each, a warp's load */
-#define STRIPS         (THREADS / STRIP_CHANNELS)
+#define STRIPS (THREADS / STRIP_CHANNELS)
 
 #ifndef FORKTASK_EMULATED
 /* Let the next kernel of the stream be set up meanwhile, and wait for the one before: both do something only where a launch
