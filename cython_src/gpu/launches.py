@@ -27,26 +27,20 @@ COMPILE_OPTIONS = ("-std=c++17", "--ftz=true", "--prec-div=true", "--prec-sqrt=t
 MINIMUM_ARCHITECTURE = 70  # kernel parameters are __grid_constant__
 
 MAX_OPERANDS, MAX_REALS, MAX_INTEGERS = 16, 4, 32
-# As in kernels/interface/block_kernel.cuh, and what a kernel's spec names.
+# What every kernel gets, GpuArgs of CUDA. Behind it are operands, reals and integers, by their names in its spec.
+GPU_ARGS = {
+    "bounds": "const int *",  # shape (blocks of the loop, bounds_width)
+    "counter": "const long long *",  # added to `replay`: changes when a captured graph is launched again; or NULL
+    "failure": "unsigned long long *",  # smallest code of a failed block, see fail(); all ones: none
+    "scratch": "float *",  # of the loop: sums of which CUDA blocks have parts, see Tile::join()
+    "replay": "long long",
+    **dict.fromkeys(("bounds_width", "first_block", "first_task", "iteration_stride", "iteration_offset"), "int"),
+    # Parts of a product's sums; of one of several loops which CUDA block of its block, of how many, else zeros.
+    **dict.fromkeys(("parts", "tile", "tiles"), "int"),
+}
 ARGS_DTYPE = np.dtype(
-    [
-        ("bounds", "<u8"),
-        ("counter", "<u8"),
-        ("failure", "<u8"),
-        ("scratch", "<u8"),
-        ("replay", "<i8"),
-        ("bounds_width", "<i4"),
-        ("first_block", "<i4"),
-        ("first_task", "<i4"),
-        ("iteration_stride", "<i4"),
-        ("iteration_offset", "<i4"),
-        ("parts", "<i4"),
-        ("tile", "<i4"),
-        ("tiles", "<i4"),
-        ("operand", "<u8", MAX_OPERANDS),
-        ("reals", "<f8", MAX_REALS),
-        ("integers", "<i4", MAX_INTEGERS),
-    ]
+    [(name, {"int": "<i4", "long long": "<i8"}.get(kind, "<u8")) for name, kind in GPU_ARGS.items()]
+    + [("operand", "<u8", MAX_OPERANDS), ("reals", "<f8", MAX_REALS), ("integers", "<i4", MAX_INTEGERS)]
 )
 MAX_GRID_ROWS = 65535  # blocks of one launch
 # Products of TF32 in place of one of float32, by value of the option "products"; others compute in float32.
@@ -57,10 +51,11 @@ TOGETHER = tuple(name for name, form in CUDA_FORMS.items() if form.together)  # 
 
 
 def _arguments() -> list[str]:
-    """Return declarations of the kernels' arguments, `<kernel>_args`."""
+    """Return declarations of the kernels' arguments, `GpuArgs` and `<kernel>_args`."""
     limits = MAX_OPERANDS, MAX_REALS, MAX_INTEGERS
     shared = arguments.STRUCTS | arguments.BOXES
     structs = [f"struct {name} {{ int {', '.join(fields)}; }};" for name, fields in shared.items()]
+    structs.append(f"struct GpuArgs {{ {' '.join(f'{kind} {name};' for name, kind in GPU_ARGS.items())} }};")
     return structs + [arguments.cuda_struct(kernel_table.get(name), limits) for name in sorted(CUDA_FORMS)]
 
 

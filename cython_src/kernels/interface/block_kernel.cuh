@@ -54,19 +54,9 @@ __device__ inline long long now_ns()
     ENTRY(name##_many, loops, name##_body(one_of_loops<name##_args>(a)))      \
     KERNEL(name)
 
-/* What all kernels get, laid out as the beginning of gpu/launches.py::ARGS_DTYPE. Behind it a kernel finds operands, reals and
- * integers by their names in its spec: in_map for in_channels, in_height, ... */
-struct GpuArgs {
-    const int *bounds;           /* shape (blocks of the loop, bounds_width) */
-    const long long *counter;    /* added to `replay`: what changes when a captured graph is launched again; or NULL */
-    unsigned long long *failure; /* smallest code of a failed block, see fail(); all ones: none */
-    float *scratch;              /* of the loop: sums of which CUDA blocks have parts, see Tile::join() */
-    long long replay;
-    int bounds_width, first_block, first_task, iteration_stride, iteration_offset, parts;
-    int tile, tiles; /* of one of several loops: which CUDA block of its block, of how many; else zeros */
-};
-
-#include "cython_src/kernels/interface/arguments.cuh" /* written by gpu/launches.py from the specs */
+/* What kernels get: GpuArgs, all alike, behind which a kernel finds operands, reals and integers by their names in its
+ * spec: in_map for in_channels, in_height, ... */
+#include "cython_src/kernels/interface/arguments.cuh" /* written by gpu/launches.py from GPU_ARGS and the specs */
 
 __device__ inline int divide_up(int a, int b)
 {
