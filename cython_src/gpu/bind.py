@@ -21,6 +21,7 @@ from ..binding.data import load
 from ..binding.storage import Storage, view_of
 from ..errors import UsageError, check_choice
 from ..kernels import kernel_table
+from ..kernels.interface.grids import GUESSES, MAX_TILES
 from ..plan.model import READ, WRITE, Plan, UniformBlocks
 from ..shown import Shown
 from ..typed_text import format_bytes
@@ -28,7 +29,6 @@ from .blas import WORKSPACE_BYTES, Product, Products, products_of
 from .coherence import DEVICE, HOST, Coherence
 from .device import Device, borrow_streams, default_gpu
 from .epilogues import fused
-from .grids import GUESSES, MAX_TILES
 from .launch_graph import launch_graph
 from .launches import ARGS_DTYPE, ARITHMETIC, MAX_GRID_ROWS, MAX_INTEGERS, MAX_OPERANDS, TOGETHER, Launch, launches_of
 from .options import BY_LIBRARY, EPILOGUES, PRODUCTS

@@ -18,8 +18,8 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from ..kernels.convolution import algorithms
+from ..kernels.interface.grids import guess
 from ..kernels.simd.instruction_sets import LANES
-from .grids import guess
 
 # Multiply-adds of a product that fills a device: for each of 128 multiprocessors a tile of 128 x 128 numbers, or, where
 # the library splits the sum, of 512 terms of one. A guess until it is measured.

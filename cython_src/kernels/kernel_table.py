@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from functools import cache
 from importlib import import_module
+from types import ModuleType
 
 from ..errors import UsageError
 from ..plan.model import Plan
@@ -20,6 +21,7 @@ MODULES = (
     *("linear.linear", "linear.regions", "load.load", "load.regions", "loss.loss", "loss.regions"),
     *("norm.norm", "norm.regions", "optimizer.optimizer", "optimizer.regions", "pooling.pooling", "pooling.regions"),
 )
+ROOMS = tuple(dict.fromkeys(name.partition(".")[0] for name in MODULES))  # folders of kernels
 
 
 @cache
@@ -38,6 +40,11 @@ def get(name: str, own: Mapping[str, KernelSpec] | None = None) -> KernelSpec:
     if name not in specs:
         raise UsageError(f"no kernel is called {name!r}; known: {', '.join(sorted(specs)) or 'none'}")
     return specs[name]
+
+
+def import_grids() -> dict[str, ModuleType]:
+    """Import all modules that say how kernels are launched on a GPU, and return them by their folder."""
+    return {room: import_module(f".{room}.grids", __package__) for room in ("interface", *ROOMS)}
 
 
 def scratch_bytes(plan: Plan) -> int:

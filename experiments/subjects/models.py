@@ -14,7 +14,7 @@ from typing import Annotated, Any
 from ...cython_src.binding.execution_model import ExecutionModel
 from ...cython_src.errors import UsageError, check_choice, did_you_mean, refusals
 from ...cython_src.gpu import device as gpu_device
-from ...cython_src.gpu.launches import FORMS_OF_A_PORT
+from ...cython_src.kernels.convolution.specs import FORMS_OF_A_PORT
 from ...cython_src.lowering.options import Granularity
 from ...cython_src.plan.barriers import BARRIERS
 from ...cython_src.records import Record, about, fields_of

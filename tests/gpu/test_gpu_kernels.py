@@ -19,10 +19,10 @@ from cython_src.kernels.depthwise import test_nhwc as test_depthwise
 from forktask.cython_src.binding.bind import bind
 from forktask.cython_src.binding.checks import run_serial
 from forktask.cython_src.errors import UsageError
-from forktask.cython_src.gpu import grids
 from forktask.cython_src.gpu import launches as gpu_launches
-from forktask.cython_src.gpu.grids import PRODUCT_TILES
 from forktask.cython_src.kernels.convolution.specs import NCHW16_FORMS
+from forktask.cython_src.kernels.linear import grids
+from forktask.cython_src.kernels.linear.grids import TILES
 from forktask.cython_src.kernels.maps.nhwc import NhwcMap
 from forktask.cython_src.lowering.lower import lower
 from forktask.cython_src.networks.parts import convolutional_classifier
@@ -93,9 +93,9 @@ def test_products_on_tensor_cores_round_their_factors(products, monkeypatch):
     attributes = {"inputs": 21, "outputs": 70, "output_pitch": 70, "activation": 0}
     bounds = {"r0": 0, "r1": 140, "c0": 0, "c1": 70}
     tiles = set()
-    monkeypatch.setattr(grids, "THREADS_WANTED", 0)
-    for first in range(len(PRODUCT_TILES)):
-        monkeypatch.setattr(grids, "PRODUCT_TILES", PRODUCT_TILES[first:])
+    monkeypatch.setattr(grids, "blocks_wanted", lambda: 0)
+    for first in range(len(TILES)):
+        monkeypatch.setattr(grids, "TILES", TILES[first:])
         got = np.full((140, 70), np.nan, np.float32)
         operands = {"input": x, "weight": w, "output": got}
         emulator.emulated("linear_forward", 3, products=products).reference(operands, attributes, bounds, 0)
@@ -211,15 +211,14 @@ def test_convolutions_of_any_geometry(parts, monkeypatch):
 
     monkeypatch.setattr(emulator, "launch", note)
     monkeypatch.setattr(kernel_testing, "INSTRUCTION_SETS", ("cuda",))
-    monkeypatch.setattr(grids, "THREADS_WANTED", 2000 if parts else 0)
-    monkeypatch.setattr(grids, "PART_TERMS", grids.PRODUCT_STEP)
-    for first in range(len(PRODUCT_TILES)):
-        for module in (grids, gpu_launches):
-            monkeypatch.setattr(module, "PRODUCT_TILES", PRODUCT_TILES[first:])
+    monkeypatch.setattr(grids, "blocks_wanted", lambda: 16 if parts else 0)
+    monkeypatch.setattr(grids, "PART_TERMS", grids.STEP)
+    for first in range(len(TILES)):
+        monkeypatch.setattr(grids, "TILES", TILES[first:])
         # The last one has channels enough for every tile.
         for case in (*map(test_nhwc.random_case, range(12)), test_nhwc.Case(1, 1, 36, 72, 7, 7, 1, 1, 0, 1)):
             test_nhwc.check_case(case, "direct")
-    tiles = [""] if parts else [f"_{m}x{n}" for m, n in PRODUCT_TILES]
+    tiles = [""] if parts else [f"_{m}x{n}" for m, n in TILES]
     products = "forward", "backward_data", "backward_weights"
     assert {f"nhwc_conv_{name}{tile}" for name in products for tile in tiles} <= launched
 

@@ -11,11 +11,11 @@ from cython_src import tokens_for_tests as tokens
 from forktask.cython_src.binding.bind import bind
 from forktask.cython_src.binding.checks import check_accesses, run_serial
 from forktask.cython_src.gpu import blas as gpu_blas
-from forktask.cython_src.gpu import grids
 from forktask.cython_src.gpu import launches as gpu_launches
 from forktask.cython_src.gpu.bind import GpuBoundPlan
 from forktask.cython_src.gpu.launch_graph import launch_graph
 from forktask.cython_src.kernels import kernel_table
+from forktask.cython_src.kernels.linear import grids
 from forktask.cython_src.lowering.lower import lower
 from forktask.cython_src.networks.parts import convolutional_classifier
 from forktask.cython_src.networks.registry import get_network, network_names
@@ -258,7 +258,7 @@ def test_kernels_touch_what_they_declare(name, options, products, monkeypatch):
 def test_results_do_not_depend_on_the_order_of_threads_or_blocks(name, monkeypatch):
     """Check that CUDA blocks and threads may run in any order, also those that have parts of one sum: all buffers are
     bit-identical for two more seeds."""
-    monkeypatch.setattr(grids, "PART_TERMS", grids.PRODUCT_STEP)
+    monkeypatch.setattr(grids, "PART_TERMS", grids.STEP)
     plan = make_plan(name)
     runs = [steps(emulator.with_cuda_kernels(plan, seed), count=1) for seed in range(3)]
     for buffer in plan.buffers:

@@ -20,8 +20,8 @@ from forktask.cython_src.binding.bind import BlockFailure, bind
 from forktask.cython_src.binding.checks import run_serial
 from forktask.cython_src.gpu import blas as gpu_blas
 from forktask.cython_src.gpu import device as gpu_device
-from forktask.cython_src.gpu import grids
 from forktask.cython_src.gpu.bind import GpuBoundPlan, device_bytes
+from forktask.cython_src.kernels.linear import grids
 from forktask.experiments.subjects.models import make_executor, storage_for
 
 
@@ -50,9 +50,9 @@ def form(request, monkeypatch):
 def test_linear_layers_of_any_shape(test, tile, threads, form, monkeypatch):
     """Check the kernels of linear layers with each size of tile, and with sums of which CUDA blocks have parts, against
     the NumPy forms in float64."""
-    monkeypatch.setattr(grids, "THREADS_WANTED", threads)
-    monkeypatch.setattr(grids, "PART_TERMS", grids.PRODUCT_STEP)
-    monkeypatch.setattr(grids, "PRODUCT_TILES", grids.PRODUCT_TILES[tile:])
+    monkeypatch.setattr(grids, "blocks_wanted", lambda: threads / 128)
+    monkeypatch.setattr(grids, "PART_TERMS", grids.STEP)
+    monkeypatch.setattr(grids, "TILES", grids.TILES[tile:])
     test()
 
 
@@ -143,7 +143,7 @@ def test_parts_of_sums_count_as_memory(monkeypatch):
     tables = 20 << 10  # of loops that are launched together
     small = {"execute": False, "memory_bytes": device_bytes(plan) + tables}
     GpuBoundPlan(plan, None, FakeDevice(**small), products="own")
-    monkeypatch.setattr(grids, "PART_TERMS", grids.PRODUCT_STEP)
+    monkeypatch.setattr(grids, "PART_TERMS", grids.STEP)
     with pytest.raises(MemoryError, match="the plan needs .* of the memory of the GPU"):
         GpuBoundPlan(plan, None, FakeDevice(**small), products="own")
 
@@ -153,7 +153,7 @@ def test_parts_of_sums_count_as_memory(monkeypatch):
 def test_warps_load_matrices_without_bank_conflicts(defect, monkeypatch):
     """Check that what a warp loads at once for tensor cores lies in different banks, in tiles of 128 x 64 and in those
     of attention, and that the emulation counts where it does not (negative control)."""
-    monkeypatch.setattr(grids, "THREADS_WANTED", 0)
+    monkeypatch.setattr(grids, "blocks_wanted", lambda: 0)
     conflicts = ctypes.c_ulonglong.in_dll(emulator.library(defect, "tf32"), "bank_conflicts")
     before = conflicts.value
     steps(emulator.with_cuda_kernels(make_plan("gpt2"), defect=defect, products="tf32"), count=1)
@@ -191,7 +191,7 @@ def test_models_agree_bit_for_bit(network, products, epilogues, monkeypatch):
     """Check that launches of blocks, several streams, captured graphs and input from the host leave the bits of one
     stream, whatever multiplies, with sums of which CUDA blocks have parts."""
     monkeypatch.setattr(gpu_blas, "FILLING", 0)
-    monkeypatch.setattr(grids, "PART_TERMS", grids.PRODUCT_STEP)
+    monkeypatch.setattr(grids, "PART_TERMS", grids.STEP)
     plan = make_plan(network, granularity="images=1,heads=2", clip_norm=1.0)
     result = {}
     for seed, model in enumerate(("gpu_stream", *MODELS.values())):

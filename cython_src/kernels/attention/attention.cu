@@ -10,14 +10,14 @@
  * Dao, Fu, Ermon, Rudra, Re: FlashAttention (NeurIPS 2022), sections 3.1 and B; backward some CUDA blocks have the keys
  * of a block, and others all queries that see them, so that no two CUDA blocks add to one place. */
 
+#include "cython_src/kernels/attention/grid_sizes.cuh" /* ATTENTION_TILE, written from SIZES of grids.py */
 #include "cython_src/kernels/linear/tiles.cuh"
 
-#define ATTENTION_TILE 64
-#define LEAST          (-1.0e38f) /* stands for minus infinity: differences of it are no NaN */
+#define LEAST (-1.0e38f) /* stands for minus infinity: differences of it are no NaN */
 
 /* A thread's numbers of a tile: scores, sums along the features of a head; and results, along tokens. */
-typedef Tile<ATTENTION_TILE / ROWS_16, ATTENTION_TILE / COLUMNS_8, true, true> Scores;
-typedef Tile<ATTENTION_TILE / ROWS_16, ATTENTION_TILE / COLUMNS_8, false, false> Results;
+typedef Tile<ATTENTION_TILE / THREAD_ROWS, ATTENTION_TILE / THREAD_COLUMNS, true, true> Scores;
+typedef Tile<ATTENTION_TILE / THREAD_ROWS, ATTENTION_TILE / THREAD_COLUMNS, false, false> Results;
 
 #define ATTENTION_PITCH Results::Left::PITCH /* of powers in shared memory */
 #define ATTENTION_STEPS max(Scores::FLOATS, STAGES *Results::Right::FLOATS)

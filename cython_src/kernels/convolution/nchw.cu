@@ -1,12 +1,12 @@
 /* Convolution with 5 x 5 kernels and stride 1, whose padding is the halo of the map it reads: forward (alone, or with ReLU and pooling), data gradient (alone,
  * or with the backward pass of the pooling and ReLU before it) and weight gradient. Formulas: kernels/convolution/nchw_convolution.pyx. */
 
-#include "cython_src/kernels/convolution/nchw.cuh"
+#include "cython_src/kernels/convolution/grid_sizes.cuh" /* TAPS and others, written from SIZES of grids.py */
+#include "cython_src/kernels/maps/nchw.cuh"
 
-#define STORE            0
-#define POOL             1
-#define UNPOOL           2
-#define CHANNELS_AT_ONCE 16 /* input channels whose weights lie in shared memory together */
+#define STORE  0
+#define POOL   1
+#define UNPOOL 2
 
 /* Y[o] += sum over c, ky, kx of W[o, c, ky, kx] X[c, y + ky - p, x + kx - p], for a window of 2 x 2 pixels and COUNT
  * output channels a thread, in the order c, ky, kx whatever COUNT is.
@@ -139,8 +139,7 @@ __device__ void convolve(const Args &a)
     {                                                            \
         convolve<count, true, UNPOOL>(a);                        \
     }
-CONVOLUTIONS(2)
-CONVOLUTIONS(4)
+FOR_CONVOLUTION_TILES(CONVOLUTIONS)
 
 /* dW[o, c, ky, kx] = sum over groups, rows, columns, lanes of dY[o, y, x] X[c, y + ky - p, x + kx - p]; the last number
  * of a row is the bias's gradient, the sum of dY.

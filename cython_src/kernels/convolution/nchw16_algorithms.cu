@@ -1,7 +1,8 @@
 /* The forward convolution as a first OpenACC port writes it, a thread for each output, to compare nchw.cu with: padding by
  * asking at each tap whether the pixel lies inside (`if`), or by reading the padded map (`pad`). Operands of conv_forward. */
 
-#include "cython_src/kernels/convolution/nchw.cuh"
+#include "cython_src/kernels/convolution/grid_sizes.cuh" /* TAPS, written from SIZES of grids.py */
+#include "cython_src/kernels/maps/nchw.cuh"
 
 template <bool ASK, typename Args>
 __device__ void convolve_output(const Args &a)

@@ -4,10 +4,30 @@
  * All are matrix products whose left side is gathered while it is copied to shared memory: a CUDA block owns a tile of
  * the result and walks along the sum in steps, in the order of the taps and channels or of the pixels. */
 
-#include "cython_src/kernels/convolution/nhwc.cuh"
+#include "cython_src/kernels/convolution/grid_sizes.cuh" /* PACKED_AT_ONCE, written from SIZES of grids.py */
 #include "cython_src/kernels/elementwise/activations.cuh"
+#include "cython_src/kernels/linear/tiles.cuh"
+#include "cython_src/kernels/maps/nhwc.cuh"
 
-#define PACKED_AT_ONCE 72 /* taps and inputs of a panel that a CUDA block takes: eight inputs of a window of 3 x 3 */
+/* How many channels a panel of sixteen written channels sums over, the same for all panels, and the first of them; as
+ * algorithms.panel_inputs(). */
+__device__ inline int panel_depth(int written, int read, int groups)
+{
+    const int part = written / groups;
+    int count = read;
+    if (groups > 1) {
+        count = 0;
+        for (int c = 0; c < written; c += LANES)
+            count = max(count, (min(written, c + LANES) - 1) / part + 1 - c / part);
+        count *= read / groups;
+    }
+    return max(4, count);
+}
+
+__device__ inline int panel_start(int panel, int depth, int written, int read, int groups)
+{
+    return max(0, min(LANES * panel / (written / groups) * (read / groups), read - depth));
+}
 
 /* A CUDA block takes some inputs of a panel, all taps: threads read along the weights, and write along the panel.
  * Bounds: panels. Operands: weights (O, I / groups, k, k), panels (taps, K, 16). */

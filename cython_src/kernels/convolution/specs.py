@@ -10,6 +10,7 @@ ALGORITHMS = ("direct", "winograd2", "winograd4")
 # Algorithms of the layout "nchw16" that the direct one is compared with: kernels/convolution/nchw_convolution.pyx.
 COMPARED = ("if", "if_blocked", "pad", "pad_blocked")
 NCHW16_FORMS = ("direct", *COMPARED)
+FORMS_OF_A_PORT = ("if", "pad")  # those that have a CUDA form, of the kernel conv_forward alone
 NCHW_MAPS = map_attributes("in") + map_attributes("out")
 FORMS = (*NCHW_MAPS, "algorithm?")
 NHWC_MAPS = nhwc_attributes("in") + nhwc_attributes("out")

@@ -1,5 +1,6 @@
 /* Depthwise convolution of the layout "nhwc": kernels/depthwise/depthwise.pyx. What lies outside a map counts as zero. */
 
+#include "cython_src/kernels/depthwise/grid_sizes.cuh" /* FORWARD_EDGE and others, written from SIZES of grids.py */
 #include "cython_src/kernels/elementwise/activations.cuh"
 #include "cython_src/kernels/maps/nhwc.cuh"
 
@@ -23,9 +24,6 @@ struct At {
     float value;
     int y, x;
 };
-
-#define FORWARD_EDGE   8   /* rows and columns of a tile, or half as many until its inputs find room */
-#define FORWARD_PIXELS 384 /* of the input in shared memory, 48 KiB */
 
 /* A CUDA block takes a tile of the result and NORM_CHANNELS channels. Its input is computed once and lies in shared memory.
  * KERNEL: of the window; 0: any. Bounds: images, rows, channels. */
@@ -153,10 +151,6 @@ KERNEL(nhwc_depthwise_backward_weights)
 
 /* ---- backward, with the norm after the convolution: the gradients of input and weights, and the sums of the norm before
  * (kernels/norm/nhwc.cu) ---- */
-
-#define TAPS_AT_ONCE 9 /* of a CUDA block: those of a window of 3 x 3 */
-#define TILE_ROWS 16   /* of the result's gradient in shared memory, without those around them that windows also read */
-#define TILE_COLUMNS 32
 
 /* A CUDA block takes STRIP_CHANNELS channels, which divide those of a plan's block, and TAPS_AT_ONCE taps; all but the weights
  * of other taps is done beside the first ones. Its threads are strips of the input's pixels, each of which is read once.

@@ -2,6 +2,7 @@
  * added to any features; trigrams; first tokens:
  * kernels/embedding/embedding.pyx. */
 
+#include "cython_src/kernels/embedding/grid_sizes.cuh" /* ROWS_OF_THREAD, written from SIZES of grids.py */
 #include "cython_src/kernels/interface/block_kernel.cuh"
 
 #define BAD_TOKEN 3
@@ -38,7 +39,6 @@ KERNEL(embedding_forward)
     });
 }
 
-#define ROWS_OF_THREAD  16 /* among which a thread looks for tokens at once */
 #define ROWS_AT_ONCE    (ROWS_OF_THREAD * THREADS)
 #define GRADIENTS_AHEAD 8 /* whose loads are under way together */
 

@@ -9,11 +9,9 @@
 #ifndef FORKTASK_BLOCK_KERNEL_CUH
 #define FORKTASK_BLOCK_KERNEL_CUH
 
-#define THREADS 128 /* of a CUDA block, in every kernel */
+#include "cython_src/kernels/interface/grid_sizes.cuh" /* THREADS and others, written from SIZES of grids.py */
 
-#define STRIP_CHANNELS 8  /* channels of a CUDA block that sums over rows or pixels: a sector of 32 bytes of each */
-#define NORM_CHANNELS  32 /* of one that sums for a batch norm: a line of 128 bytes of each, a warp's load */
-#define STRIPS         (THREADS / STRIP_CHANNELS)
+#define STRIPS (THREADS / STRIP_CHANNELS)
 
 #ifndef FORKTASK_EMULATED
 /* Let the next kernel of the stream be set up meanwhile, and wait for the one before: both do something only where a launch
@@ -56,19 +54,9 @@ __device__ inline long long now_ns()
     ENTRY(name##_many, loops, name##_body(one_of_loops<name##_args>(a)))      \
     KERNEL(name)
 
-/* What all kernels get, laid out as the beginning of gpu/launches.py::ARGS_DTYPE. Behind it a kernel finds operands, reals and
- * integers by their names in its spec: in_map for in_channels, in_height, ... */
-struct GpuArgs {
-    const int *bounds;           /* shape (blocks of the loop, bounds_width) */
-    const long long *counter;    /* added to `replay`: what changes when a captured graph is launched again; or NULL */
-    unsigned long long *failure; /* smallest code of a failed block, see fail(); all ones: none */
-    float *scratch;              /* of the loop: sums of which CUDA blocks have parts, see Tile::join() */
-    long long replay;
-    int bounds_width, first_block, first_task, iteration_stride, iteration_offset, parts;
-    int tile, tiles; /* of one of several loops: which CUDA block of its block, of how many; else zeros */
-};
-
-#include "cython_src/kernels/interface/arguments.cuh" /* written by gpu/launches.py from the specs */
+/* What kernels get: GpuArgs, all alike, behind which a kernel finds operands, reals and integers by their names in its
+ * spec: in_map for in_channels, in_height, ... */
+#include "cython_src/kernels/interface/arguments.cuh" /* written by gpu/launches.py from GPU_ARGS and the specs */
 
 __device__ inline int divide_up(int a, int b)
 {

@@ -44,9 +44,9 @@ __device__ inline void finish_gradient(const Args &a, int row, int column, float
 template <int TM, int TN>
 __device__ inline bool find_tile(const GpuArgs &a, int rows, int columns, int *row, int *column)
 {
-    const int wide = divide_up(max(columns, 1), COLUMNS_8 * TN), tile = (int)blockIdx.x / a.parts;
-    *row = tile / wide * ROWS_16 * TM;
-    *column = tile % wide * COLUMNS_8 * TN;
+    const int wide = divide_up(max(columns, 1), THREAD_COLUMNS * TN), tile = (int)blockIdx.x / a.parts;
+    *row = tile / wide * THREAD_ROWS * TM;
+    *column = tile % wide * THREAD_COLUMNS * TN;
     return *row < rows;
 }
 

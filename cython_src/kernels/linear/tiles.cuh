@@ -7,16 +7,14 @@
 #define FORKTASK_LINEAR_TILES_CUH
 
 #include "cython_src/kernels/interface/block_kernel.cuh"
-#include "cython_src/kernels/linear/tile_sizes.cuh" /* written by gpu/grids.py: FOR_TILES, STEP, STAGES, GAP, COUNTER */
+#include "cython_src/kernels/linear/grid_sizes.cuh" /* FOR_TILES, STEP and others, written from SIZES of grids.py */
 #include "cython_src/kernels/simd/float4.cuh"
 
 #ifndef TF32_PRODUCTS
 #define TF32_PRODUCTS 0 /* of TF32 for one of float32: 0 (float32 itself), 1 or 3; gpu/launches.py::ARITHMETIC */
 #endif
 
-#define ROWS_16   16         /* threads along the rows of a tile */
-#define COLUMNS_8 8          /* threads along its columns */
-#define CHUNKS    (STEP / 4) /* of 16 bytes, the widest copy, in a step */
+#define CHUNKS (STEP / 4) /* of 16 bytes, the widest copy, in a step */
 
 #ifndef FORKTASK_EMULATED
 /* Start to copy COUNT numbers (1, or 4 at multiples of 16 bytes) from `from` + `at` to shared memory; zeros where `at` is
@@ -246,7 +244,7 @@ __device__ inline void copy_factor(const Factor &f, int first, int k0, float *to
  * of each piece of its warp, two in each of two rows. */
 template <int TM, int TN, bool LEFT_ALONG, bool RIGHT_ALONG>
 struct Tile {
-    static constexpr int ROWS = ROWS_16 * TM, COLUMNS = COLUMNS_8 * TN;
+    static constexpr int ROWS = THREAD_ROWS * TM, COLUMNS = THREAD_COLUMNS * TN;
     static constexpr int SOME = TN < 4 ? TN : 4; /* columns of a thread that are loaded together */
     static constexpr int ACROSS = TN < 4 ? 1 : 2, WARP_ROWS = TM * ACROSS / 4, WARP_COLUMNS = TN / ACROSS;
     typedef Side<LEFT_ALONG, ROWS> Left;
@@ -280,11 +278,11 @@ struct Tile {
 #pragma unroll
             for (int j = 0; j < TN; j += SOME) {
                 float r[SOME][4];
-                Right::template load<TN>(right, threadIdx.x % COLUMNS_8, COLUMNS_8, j, k, r);
+                Right::template load<TN>(right, threadIdx.x % THREAD_COLUMNS, THREAD_COLUMNS, j, k, r);
 #pragma unroll
                 for (int i = 0; i < TM; i += 4) {
                     float l[4][4];
-                    Left::template load<TM>(left, threadIdx.x / COLUMNS_8, ROWS_16, i, k, l);
+                    Left::template load<TM>(left, threadIdx.x / THREAD_COLUMNS, THREAD_ROWS, i, k, l);
 #pragma unroll
                     for (int n = 0; n < 16 * SOME; n++)
                         sum[(i + n / SOME % 4) * TN + j + n % SOME] +=
@@ -362,8 +360,8 @@ struct Tile {
             const int row = (warp / ACROSS * WARP_ROWS + piece / WARP_COLUMNS) * 16 + n % 4 / 2 * 8 + lane / 4;
             const int column = (warp % ACROSS * WARP_COLUMNS + piece % WARP_COLUMNS) * 8 + lane % 4 * 2 + n % 2;
 #else
-            const int row = Left::template place<TM>(threadIdx.x / COLUMNS_8, ROWS_16, n / TN);
-            const int column = Right::template place<TN>(threadIdx.x % COLUMNS_8, COLUMNS_8, n % TN);
+            const int row = Left::template place<TM>(threadIdx.x / THREAD_COLUMNS, THREAD_ROWS, n / TN);
+            const int column = Right::template place<TN>(threadIdx.x % THREAD_COLUMNS, THREAD_COLUMNS, n % TN);
 #endif
             body(row, column, sum[n]);
         }
