@@ -256,7 +256,7 @@ def _nhwc_weight_gradient(symbol: str, attributes: Mapping, bounds: np.ndarray) 
         return rows * np.ceil(taps * inputs / (8 * tile[1]))
 
     pixels = int(extents(bounds, 0).min()) * _sizes(attributes, "dy", "height", "width")
-    return product(symbol, pixels, tiles_of, lambda tile: 8 * (4 * PRODUCT_STEP + 8 * tile[1]))
+    return product(symbol, pixels, tiles_of, lambda tile: 8 * (4 * THREADS + 8 * tile[1]))
 
 
 def _nhwc_pack(symbol: str, attributes: Mapping, bounds: np.ndarray) -> Launch:
