@@ -68,11 +68,11 @@ __device__ inline Part part_of(const Args &a, bool backward)
     return p;
 }
 
-/* Queries (0), keys (1) or values (2) of tokens [start, stop). */
+/* Queries (0), keys (1) or values (2) of tokens before `stop`. */
 template <typename Args>
-__device__ inline Factor third(const Args &a, const Part &p, int which, int start, int stop)
+__device__ inline Factor third(const Args &a, const Part &p, int which, int stop)
 {
-    const Factor f = {a.qkv + p.qkv_at + which * p.row, p.qkv_row, start, stop, p.size};
+    const Factor f = {a.qkv + p.qkv_at + which * p.row, p.qkv_row, stop, p.size};
     return f;
 }
 
@@ -80,12 +80,13 @@ __device__ inline Factor third(const Args &a, const Part &p, int which, int star
 __device__ inline void add_powers(const float *powers, const Factor &right, int first, int column, float *steps,
                                   Results &sums)
 {
+    const bool wide = is_wide<false>(right, column);
     int k = 0;
     walk(
         [&](int stage) {
             if (k >= ATTENTION_TILE || first + k >= right.stop)
                 return 0;
-            copy_factor<false, ATTENTION_TILE>(right, column, first + k, steps + stage * Results::Right::FLOATS);
+            copy_factor<false, ATTENTION_TILE>(right, wide, column, first + k, steps + stage * Results::Right::FLOATS);
             k += STEP;
             return STEP;
         },
@@ -139,7 +140,7 @@ KERNEL(attention_forward)
     if (!p.exists) /* the whole CUDA block: no barrier is missed */
         return;
     const int end = p.causal ? p.stop : p.sequence;
-    const Factor q = third(a, p, 0, p.start, p.stop), k = third(a, p, 1, 0, end), v = third(a, p, 2, 0, end);
+    const Factor q = third(a, p, 0, p.stop), k = third(a, p, 1, end), v = third(a, p, 2, end);
     Results o;
     if (threadIdx.x < ATTENTION_TILE) {
         largest[threadIdx.x] = LEAST;
@@ -195,8 +196,8 @@ __device__ inline void backward_queries(const Args &a, const Part &p, int first,
                                         float *logsumexp, float *delta, float *halves)
 {
     const int end = p.causal ? min(p.stop, last) : last, part = block_bounds(a).part;
-    const Factor q = third(a, p, 0, p.start, p.stop), k = third(a, p, 1, first, end), v = third(a, p, 2, first, end);
-    const Factor gradient = {a.gradient + p.at, p.row, p.start, p.stop, p.size};
+    const Factor q = third(a, p, 0, p.stop), k = third(a, p, 1, end), v = third(a, p, 2, end);
+    const Factor gradient = {a.gradient + p.at, p.row, p.stop, p.size};
     copy_logsumexp(a, p, p.start, p.stop, logsumexp);
     find_deltas(a, p, p.start, p.stop, delta, halves);
     Results dq;
@@ -224,9 +225,9 @@ __device__ inline void backward_keys(const Args &a, const Part &p, int first, fl
                                      float *logsumexp, float *delta, float *halves)
 {
     const int end = p.sequence;
-    const Factor q = third(a, p, 0, first, end);
-    const Factor k = third(a, p, 1, p.start, p.stop), v = third(a, p, 2, p.start, p.stop);
-    const Factor gradient = {a.gradient + p.at, p.row, first, end, p.size};
+    const Factor q = third(a, p, 0, end);
+    const Factor k = third(a, p, 1, p.stop), v = third(a, p, 2, p.stop);
+    const Factor gradient = {a.gradient + p.at, p.row, end, p.size};
     Results dk, dv;
     for (int next, i = first; i < end; i = next) {
         next = min((i / ATTENTION_TILE + 1) * ATTENTION_TILE, end);

@@ -77,7 +77,7 @@ def nhwc_weight_gradient(symbol, a, b):
         int(extents(b, 0).min()) * sizes(a, "dy", "height", "width"),
         tiles_of,
         lambda rows, columns: 2 * outs > rows and 2 * width.max() > columns,  # else half of it is empty
-        lambda rows, columns: 8 * (4 * STEP + columns),
+        lambda rows, columns: 8 * (4 * THREADS + columns),
     )
 
 

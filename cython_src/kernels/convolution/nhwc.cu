@@ -69,8 +69,8 @@ __device__ void nhwc_convolve(const Args &a, const float *input, const float *bi
 {
     typedef Tile<TM, TN, true, false> Sums; /* of inputs and packed weights */
     constexpr int ROWS = Sums::ROWS, COLUMNS = Sums::COLUMNS;
-    long long *from = (long long *)(shared + Sums::FLOATS); /* [ROWS]: a pixel's first input, -1 past the last */
-    long long *to = from + ROWS;                            /* [ROWS]: its output */
+    long long *from = (long long *)(shared + Sums::FLOATS); /* [ROWS]: a pixel's first input */
+    long long *to = from + ROWS;                            /* [ROWS]: its output, negative past the last pixel */
     const Geometry &g = a.geometry;
     const NhwcMap &source = a.in_map, &target = a.out_map;
     const auto &b = block_bounds(a);
@@ -88,18 +88,19 @@ __device__ void nhwc_convolve(const Args &a, const float *input, const float *bi
     const int tile = index / channel_tiles % pixel_tiles, ry = phase / step, rx = phase % step;
     const int first = divide_up(max(b.y0 - ry, 0), step), rows = divide_up(max(b.y1 - ry, 0), step) - first;
     const int columns = divide_up(max(target.width - rx, 0), step);
-    const int items = (b.n1 - b.n0) * rows * columns;
-    for (int m = threadIdx.x; m < ROWS; m += THREADS) {
-        const int item = tile * ROWS + m;
-        from[m] = -1;
-        if (item < items) {
-            const int x = item % columns, y = first + item / columns % rows, n = b.n0 + item / columns / rows;
-            from[m] = DATA ? pixel(source, n, y, x) : pixel(source, n, y * g.stride - padding, x * g.stride - padding);
-            to[m] = pixel(target, n, y * step + ry, x * step + rx);
-        }
-    }
+    const int items = (b.n1 - b.n0) * rows * columns - tile * ROWS; /* of this tile and those after it */
+    if (items <= 0)                                                 /* the whole CUDA block */
+        return;
     const int depth = panel_depth(target.channels, source.channels, g.groups);
     const int start = panel_start(c0 / LANES, depth, target.channels, source.channels, g.groups);
+    const bool wide = (start | depth) % 4 == 0;
+    for (int m = threadIdx.x; m < ROWS; m += THREADS) {
+        const int item = tile * ROWS + min(m, items - 1);
+        const int x = item % columns, y = first + item / columns % rows, n = b.n0 + item / columns / rows;
+        from[m] =
+            start + (DATA ? pixel(source, n, y, x) : pixel(source, n, y * g.stride - padding, x * g.stride - padding));
+        to[m] = m < items ? pixel(target, n, y * step + ry, x * step + rx) : NOWHERE;
+    }
     Sums sums;
     const Terms terms(a, depth); /* of each tap */
     int tap = -1, k0 = terms.stop - STEP;
@@ -118,25 +119,26 @@ __device__ void nhwc_convolve(const Args &a, const float *input, const float *bi
                 y /= step;
                 x /= step;
             }
-            offset = y * row_size(source) + (long long)x * source.pitch + start;
+            offset = y * row_size(source) + (long long)x * source.pitch;
             k0 = terms.start;
         }
         const int count = min(STEP, terms.stop - k0);
-        const auto input_at = [&](int m, int k) { return from[m] >= 0 && k < count ? from[m] + offset + k0 + k : -1; };
+        const auto input_at = [&](int m, int k) { return from[m] + (k < count ? offset + k0 + k : NOWHERE); };
         const auto weight_at = [&](int i, int k) {
             const int c = c0 + i / LANES * LANES;
-            const long long row = ((long long)(c / LANES) * g.kernel * g.kernel + tap) * depth + k0 + k;
-            return c < end && k < count ? row * LANES + i % LANES : -1;
+            const long long first =
+                (((long long)(c / LANES) * g.kernel * g.kernel + tap) * depth + k0) * LANES + i % LANES;
+            return c < end && k < count ? first + k * LANES : NOWHERE;
         };
-        Sums::Left::copy(input, (start | depth) % 4 == 0, input_at, left);
         Sums::Right::copy(a.packed, true, weight_at, right);
+        Sums::Left::copy(input, wide, input_at, left);
         return count;
     });
     if (!sums.join(a, shared))
         return;
     sums.each([&](int m, int column, float value) {
         const int c = c0 + column;
-        if (from[m] >= 0 && c < end)
+        if (to[m] >= 0 && c < end)
             put(a.output + to[m] + c, DATA ? value : activate(value + (bias && c < b.c1 ? bias[c] : 0), option),
                 accumulate);
     });
@@ -150,8 +152,8 @@ __device__ void nhwc_weight_gradient(const Args &a)
 {
     typedef Tile<TM, TN, false, false> Sums; /* of dY and X */
     constexpr int ROWS = Sums::ROWS, COLUMNS = Sums::COLUMNS;
-    long long *places = (long long *)(shared + Sums::FLOATS); /* [2][2][STEP]: pixels of this step and the next */
-    long long *offsets = places + 4 * STEP;                   /* [COLUMNS]: of a tap's channel, -1 past the last */
+    long long *places = (long long *)(shared + Sums::FLOATS); /* [2][2][THREADS]: pixels of these steps and the next */
+    long long *offsets = places + 4 * THREADS;                /* [COLUMNS]: of a tap's channel */
     const Geometry &g = a.geometry;
     const NhwcMap &dy = a.dy_map, &in = a.in_map;
     const auto &b = block_bounds(a);
@@ -171,35 +173,39 @@ __device__ void nhwc_weight_gradient(const Args &a)
     const int j0 = (int)blockIdx.x / a.parts % column_tiles * COLUMNS;
     for (int j = threadIdx.x; j < COLUMNS; j += THREADS) {
         const int tap = (j0 + j) / inputs, i = (j0 + j) % inputs;
-        offsets[j] = tap >= taps ? -1
+        offsets[j] = tap >= taps ? NOWHERE
                                  : tap / g.kernel * g.dilation * row_size(in) +
                                        (long long)tap % g.kernel * g.dilation * in.pitch + group * part + i0 + i;
     }
     const Terms pixels(a, (b.n1 - b.n0) * dy.height * dy.width);
-    const auto place = [&](int p, int half) {
-        const int x = p % dy.width, y = p / dy.width % dy.height, n = b.n0 + p / dy.width / dy.height;
-        places[2 * half * STEP + threadIdx.x] = p < pixels.stop ? pixel(dy, n, y, x) : -1;
-        places[(2 * half + 1) * STEP + threadIdx.x] = pixel(in, n, y * g.stride - g.padding, x * g.stride - g.padding);
+    const auto place = [&](int first,
+                           int half) { /* a pixel a thread, for as many steps as that is enough for */
+                                       const int p = first + (int)threadIdx.x, x = p % dy.width, row = p / dy.width;
+                                       const int y = row % dy.height, n = b.n0 + row / dy.height;
+                                       long long *const mine = places + 2 * half * THREADS + threadIdx.x;
+                                       mine[0] = p < pixels.stop ? pixel(dy, n, y, x) : NOWHERE;
+                                       mine[THREADS] = p < pixels.stop ? pixel(in, n, y * g.stride - g.padding,
+                                                                               x * g.stride - g.padding)
+                                                                       : NOWHERE;
     };
-    if (threadIdx.x < STEP)
-        place(pixels.start + (int)threadIdx.x, 0);
+    place(pixels.start, 0);
     /* Numbers that lie side by side are copied by fours where a pixel's are: past o1 lie others, or padding, whose sums
      * nobody takes. */
     const bool wide_left = o0 % 4 == 0, wide_right = inputs % 4 == 0 && (group * part + i0) % 4 == 0;
     Sums sums;
-    int p0 = pixels.start, half = 0;
+    int p0 = pixels.start;
     sums.add(shared, [&](float *left, float *right) {
         if (p0 >= pixels.stop)
             return 0;
-        const long long *from = places + 2 * half * STEP, *to = from + STEP; /* pixels of dY and of X */
-        const auto gradient_at = [&](int i, int k) { return from[k] >= 0 && o0 + i < o1 ? from[k] + o0 + i : -1; };
-        const auto input_at = [&](int i, int k) { return from[k] >= 0 && offsets[i] >= 0 ? to[k] + offsets[i] : -1; };
+        const int done = p0 - pixels.start, half = done / THREADS % 2;
+        const long long *from = places + 2 * half * THREADS + done % THREADS, *to = from + THREADS; /* of dY and X */
+        const auto gradient_at = [&](int i, int k) { return from[k] + (o0 + i < o1 ? o0 + i : NOWHERE); };
+        const auto input_at = [&](int i, int k) { return to[k] + offsets[i]; };
         Sums::Left::copy(a.gradient, wide_left, gradient_at, left);
         Sums::Right::copy(a.input, wide_right, input_at, right);
+        if (done % THREADS == 0) /* pixels of the next steps */
+            place(p0 + THREADS, 1 - half);
         p0 += STEP;
-        half ^= 1;
-        if (threadIdx.x < STEP) /* pixels of the next step */
-            place(p0 + (int)threadIdx.x, half);
         return STEP;
     });
     if (!sums.join(a, shared))

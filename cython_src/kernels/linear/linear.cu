@@ -59,15 +59,15 @@ __device__ void linear_forward(const Args &a)
     int row, column;
     if (!find_tile<TM, TN>(a, b.r1 - b.r0, b.c1 - b.c0, &row, &column))
         return;
-    const Factor input = {a.input, inputs + further, b.r0, b.r1, inputs};
-    const Factor weight = {a.weight, inputs, b.c0, b.c1, inputs};
+    const Factor input = {a.input, inputs + further, b.r1, inputs};
+    const Factor weight = {a.weight, inputs, b.c1, inputs};
     row += b.r0;
     column += b.c0;
     Tile<TM, TN, true, true> y;
     y.add(shared, input, row, weight, column, Terms(a, inputs));
     if (further) {
-        const Factor rest = {input.at + inputs, inputs + further, b.r0, b.r1, further};
-        const Factor second = {a.further_weight, further, b.c0, b.c1, further};
+        const Factor rest = {input.at + inputs, inputs + further, b.r1, further};
+        const Factor second = {a.further_weight, further, b.c1, further};
         y.add(shared, rest, row, second, column, Terms(a, further));
     }
     if (!y.join(a, shared))
@@ -87,8 +87,8 @@ __device__ void linear_backward_data(const Args &a)
     int row, column;
     if (!find_tile<TM, TN>(a, b.r1 - b.r0, b.c1 - b.c0, &row, &column))
         return;
-    const Factor gradient = {a.gradient + a.gradient_offset, a.gradient_pitch, b.r0, b.r1, outputs};
-    const Factor weight = {a.weight, a.inputs, 0, outputs, b.c1};
+    const Factor gradient = {a.gradient + a.gradient_offset, a.gradient_pitch, b.r1, outputs};
+    const Factor weight = {a.weight, a.inputs, outputs, b.c1};
     row += b.r0;
     column += b.c0;
     Tile<TM, TN, true, false> dx;
@@ -113,8 +113,8 @@ __device__ void linear_backward_weights(const Args &a)
     const int input_pitch = a.input_pitch ? a.input_pitch : inputs;
     const float *dy = a.gradient + (long long)b.r0 * a.gradient_pitch + a.gradient_offset;
     const float *x = a.input + (long long)b.r0 * input_pitch + a.input_offset;
-    const Factor gradient = {dy, a.gradient_pitch, 0, b.r1 - b.r0, b.o1};
-    const Factor input = {x, input_pitch, 0, b.r1 - b.r0, inputs};
+    const Factor gradient = {dy, a.gradient_pitch, b.r1 - b.r0, b.o1};
+    const Factor input = {x, input_pitch, b.r1 - b.r0, inputs};
     row += b.o0;
     Tile<TM, TN, false, false> dw;
     dw.add(shared, gradient, row, input, column, Terms(a, b.r1 - b.r0));

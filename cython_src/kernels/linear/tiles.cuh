@@ -16,6 +16,10 @@
 
 #define CHUNKS (STEP / 4) /* of 16 bytes, the widest copy, in a step */
 
+/* Stands for the place of a number that does not exist, also if one is added to another or to places that do: it is
+ * negative, and four times it is 2^64, so that an address does not change, nor its alignment. */
+#define NOWHERE (-(1ll << 62))
+
 #ifndef FORKTASK_EMULATED
 /* Start to copy COUNT numbers (1, or 4 at multiples of 16 bytes) from `from` + `at` to shared memory; zeros where `at` is
  * negative. */
@@ -24,12 +28,13 @@ __device__ inline void start_copy(float *to, const float *from, long long at)
 {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
     const unsigned out = (unsigned)__cvta_generic_to_shared(to);
-    const float *const in = from + max(at, 0ll);
-    const int bytes = at < 0 ? 0 : 4 * COUNT;
+    const unsigned long long in = (unsigned long long)from + 4 * (unsigned long long)at;
+#define COPY(how) \
+    "{.reg .pred none; setp.lt.s64 none, %2, 0; cp.async." how ", none;}" /* where none, nothing is read */
     if (COUNT == 4)
-        asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(out), "l"(in), "r"(bytes) : "memory");
+        asm volatile(COPY("cg.shared.global [%0], [%1], 16")::"r"(out), "l"(in), "l"(at) : "memory");
     else
-        asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(out), "l"(in), "r"(bytes) : "memory");
+        asm volatile(COPY("ca.shared.global [%0], [%1], 4")::"r"(out), "l"(in), "l"(at) : "memory");
 #else
     for (int i = 0; i < COUNT; i++)
         to[i] = at < 0 ? 0 : from[at + i];
@@ -115,14 +120,14 @@ __device__ inline void add_piece(const Split &l, const Split &r, int half, float
 {
     if (TF32_PRODUCTS == 3) { /* tensor cores cut sums off: a long one is rounded outside of them */
         float part[4] = {0, 0, 0, 0};
-        multiply_piece(l.small, r.large[half], r.large[half + 2], part);
-        multiply_piece(l.large, r.small[half], r.small[half + 2], part);
-        multiply_piece(l.large, r.large[half], r.large[half + 2], part);
+        multiply_piece(l.small, r.large[2 * half], r.large[2 * half + 1], part);
+        multiply_piece(l.large, r.small[2 * half], r.small[2 * half + 1], part);
+        multiply_piece(l.large, r.large[2 * half], r.large[2 * half + 1], part);
 #pragma unroll
         for (int c = 0; c < 4; c++)
             sum[c] += part[c];
     } else {
-        multiply_piece(l.large, r.large[half], r.large[half + 2], sum);
+        multiply_piece(l.large, r.large[2 * half], r.large[2 * half + 1], sum);
     }
 }
 #endif
@@ -146,30 +151,51 @@ struct Side {
     template <typename Place>
     __device__ static inline void copy(const float *from, bool wide, Place place, float *to)
     {
-        const int width = wide ? 4 : 1;
-#pragma unroll 1 /* more takes registers that attention has not */
-        for (int n = threadIdx.x * width; n < STEP * WIDTH; n += THREADS * width) {
-            const int i = ALONG ? n / STEP : n % WIDTH, k = ALONG ? n % STEP : n / WIDTH;
-            if (wide)
-                start_copy<4>(to + at(i, k), from, place(i, k));
-            else
-                start_copy<1>(to + at(i, k), from, place(i, k));
+        if (wide)
+            copy_by<4>(from, place, to);
+        else
+            copy_by<1>(from, place, to);
+    }
+
+    /* A thread's places differ by constants, so that little is computed for each; single numbers are rare. */
+    template <int COUNT, typename Place>
+    __device__ static inline void copy_by(const float *from, Place place, float *to)
+    {
+        constexpr int AT_ONCE = THREADS * COUNT, LINE = ALONG ? STEP : WIDTH, LINES = AT_ONCE / LINE;
+        constexpr int ROUNDS = (WIDTH * STEP + AT_ONCE - 1) / AT_ONCE;
+        static_assert(AT_ONCE % LINE == 0 && (!ALONG || LINES % 8 == 0), "a thread's chunks change places alike");
+        int thread = threadIdx.x;
+        if (COUNT == 1)
+            asm volatile("" : "+r"(thread)); /* what is rare keeps no registers between steps */
+        const int n = thread * COUNT, line = n / LINE, i = ALONG ? line : n % LINE, k = ALONG ? n % LINE : line;
+        float *const first = to + at(i, k);
+        if (WIDTH * STEP < AT_ONCE && n >= WIDTH * STEP)
+            return;
+#pragma unroll(COUNT == 4 ? ROUNDS : 1)
+        for (int round = 0; round < ROUNDS; round++) {
+            const int more = round * LINES;
+            start_copy<COUNT>(first + more * (ALONG ? STEP : PITCH), from,
+                              ALONG ? place(i + more, k) : place(i, k + more));
         }
     }
 
 #if TF32_PRODUCTS
     /* What a thread has of 16 rows or columns from i on and 8 terms from k on: of each half of both four numbers a quad of
-     * lanes, (0, 0), (8, 0), (0, 4) and (8, 4) further on. */
+     * lanes, (0, 0), (8, 0), (0, 4) and (8, 4) further on; of the right factor, whose halves are used one by one, (0, 0),
+     * (0, 4), (8, 0) and (8, 4). */
+    template <bool LEFT>
     __device__ static inline void load(const float *side, int i, int k, Split &out)
     {
         const int lane = threadIdx.x % 32;
         float v[4];
         if (ALONG) {
-            load_matrices(side + at(i + lane % 16, k + lane / 16 * 4), v);
+            const int n = lane / 8, row = lane % 8 + (LEFT ? n % 2 : n / 2) * 8;
+            load_matrices(side + at(row, k + (LEFT ? n / 2 : n % 2) * 4) + i * STEP, v); /* i is a multiple of 16 */
         } else {
+            const float *const mine = side + at(lane / 4, lane % 4);
 #pragma unroll
             for (int n = 0; n < 4; n++)
-                v[n] = side[at(i + lane / 4 + n % 2 * 8, k + lane % 4 + n / 2 * 4)];
+                v[n] = mine[at(i + (LEFT ? n % 2 : n / 2) * 8, k + (LEFT ? n / 2 : n % 2) * 4)];
         }
 #pragma unroll
         for (int n = 0; n < 4; n++) {
@@ -220,21 +246,26 @@ struct Terms {
     }
 };
 
-/* A matrix that is stored by rows, of which rows [start, stop) and the first columns exist; all else counts as zero. */
+/* A matrix that is stored by rows; rows from `stop` on and columns past the last count as zero. */
 struct Factor {
     const float *at; /* row 0 */
-    int pitch, start, stop, columns;
+    int pitch, stop, columns;
 };
+
+/* Whether `copy_factor` can copy four numbers of a factor at a time. */
+template <bool ALONG>
+__device__ inline bool is_wide(const Factor &f, int first)
+{
+    return (f.pitch | f.columns | (ALONG ? 0 : first)) % 4 == 0 && (unsigned long long)f.at % 16 == 0;
+}
 
 /* Start to copy a step of a factor, from row or column `first` and term k0 on. */
 template <bool ALONG, int WIDTH>
-__device__ inline void copy_factor(const Factor &f, int first, int k0, float *to)
+__device__ inline void copy_factor(const Factor &f, bool wide, int first, int k0, float *to)
 {
-    const bool wide = (f.pitch | f.columns | (ALONG ? 0 : first)) % 4 == 0 && (unsigned long long)f.at % 16 == 0;
     const auto place = [&](int i, int k) {
         const int row = ALONG ? first + i : k0 + k, column = ALONG ? k0 + k : first + i;
-        const bool exists = row >= f.start && row < f.stop && column < f.columns;
-        return exists ? (long long)row * f.pitch + column : -1;
+        return row < f.stop && column < f.columns ? (long long)row * f.pitch + column : NOWHERE;
     };
     Side<ALONG, WIDTH>::copy(f.at, wide, place, to);
 }
@@ -260,14 +291,15 @@ struct Tile {
         const int warp = threadIdx.x / 32;
         left += Left::at(warp / ACROSS * WARP_ROWS * 16, 0);
         right += Right::at(warp % ACROSS * WARP_COLUMNS * 8, 0);
-        for (int k = 0; k < count; k += 8) {
+#pragma unroll
+        for (int k = 0; k < STEP; k += 8) { /* past `count` are zeros */
             Split l, r[WARP_COLUMNS / 2];
 #pragma unroll
             for (int j = 0; j < WARP_COLUMNS / 2; j++)
-                Right::load(right, j * 16, k, r[j]);
+                Right::template load<false>(right, j * 16, k, r[j]);
 #pragma unroll
             for (int i = 0; i < WARP_ROWS; i++) {
-                Left::load(left, i * 16, k, l);
+                Left::template load<true>(left, i * 16, k, l);
 #pragma unroll
                 for (int j = 0; j < WARP_COLUMNS; j++)
                     add_piece(l, r[j / 2], j % 2, sum + 4 * (i * WARP_COLUMNS + j));
@@ -307,13 +339,14 @@ struct Tile {
     /* Add the tile at (row, column) of a product of two factors over some terms, likewise. */
     __device__ inline void add(float *steps, const Factor &left, int row, const Factor &right, int column, Terms terms)
     {
+        const bool left_wide = is_wide<LEFT_ALONG>(left, row), right_wide = is_wide<RIGHT_ALONG>(right, column);
         int k = terms.start;
         add(steps, [&](float *to_left, float *to_right) {
             const int count = min(STEP, terms.stop - k);
             if (count <= 0)
                 return 0;
-            copy_factor<LEFT_ALONG, ROWS>(left, row, k, to_left);
-            copy_factor<RIGHT_ALONG, COLUMNS>(right, column, k, to_right);
+            copy_factor<LEFT_ALONG, ROWS>(left, left_wide, row, k, to_left);
+            copy_factor<RIGHT_ALONG, COLUMNS>(right, right_wide, column, k, to_right);
             k += STEP;
             return count;
         });
