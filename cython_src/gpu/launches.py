@@ -23,6 +23,7 @@ from .blas import Products
 from .grids import (
     MAX_TILES,
     NORM_CHANNELS,
+    PART_COUNTER,
     PRODUCT_STEP,
     PRODUCT_TILES,
     STRIP_CHANNELS,
@@ -73,7 +74,8 @@ ARGS_DTYPE = np.dtype(
 MAX_GRID_ROWS = 65535  # blocks of one launch
 TAPS = 25
 CHANNELS_AT_ONCE = 16
-CONVOLUTION_TILES = (4, 2)  # output channels of a thread
+# Output channels of a thread, and threads among which input channels are divided.
+CONVOLUTION_TILES = ((4, 1), (4, 4), (2, 4))
 # CUDA blocks that a device has at a time, sixteen on each of 128 multiprocessors: more would load what belongs to
 # channels more often.
 RESIDENT = 2048
@@ -133,16 +135,27 @@ def _convolution(scale: int) -> Grid:
         width = attributes["in_width"] + 2 * attributes["in_halo"] - 4
         windows = np.ceil((bounds[:, 5] - bounds[:, 4]) * scale / 2) * math.ceil(width / 2)
         items = (bounds[:, 1] - bounds[:, 0]) * windows * attributes["in_lanes"]
-        channels = bounds[:, 3] - bounds[:, 2]
+        channels, inputs = bounds[:, 3] - bounds[:, 2], attributes["in_channels"]
         wanted = guess("FORKTASK_GPU_THREADS_WANTED", THREADS_WANTED)
-        for count in CONVOLUTION_TILES:
-            tiles = np.ceil(items / THREADS) * np.ceil(channels / count)
+        for count, most_parts in CONVOLUTION_TILES:
+            parts = most_parts if inputs >= most_parts else 1
+            tiles = np.ceil(items * parts / THREADS) * np.ceil(channels / count)
             if not (channels % count).any() and tiles.sum() * THREADS >= wanted:
                 break
-        weights = min(CHANNELS_AT_ONCE, attributes["in_channels"]) * TAPS * count
-        return Launch(f"{symbol}_{count}", int(tiles.max()), 4 * weights)
+        numbers = max(min(CHANNELS_AT_ONCE, inputs) * TAPS, 4 * THREADS)  # weights, then sums
+        return Launch(f"{symbol}_{count}", int(tiles.max()), 4 * numbers * count, parts)
 
     return launch
+
+
+def _weight_gradient(symbol: str, attributes: Mapping, bounds: np.ndarray) -> Launch:
+    """A CUDA block for each part of the sums of an input channel and two output channels."""
+    tiles = np.ceil(extents(bounds, 3) / 2) * attributes["in_channels"]
+    rows = math.ceil(extents(bounds, 1).max() * _sizes(attributes, "dy", "height", "lanes") / THREADS)  # of a thread
+    wanted = guess("FORKTASK_GPU_THREADS_WANTED", THREADS_WANTED) / THREADS / max(1, tiles.sum())
+    parts = math.ceil(rows / math.ceil(rows / math.ceil(wanted)))
+    scratch = tiled(tiles) * 4 * (PART_COUNTER + parts * THREADS * 2) if parts > 1 else 0
+    return Launch(symbol, tiled(tiles) * parts, 4 * (TAPS + 1) * (THREADS + 1), parts, scratch)
 
 
 def _softmax_loss(symbol: str, attributes: Mapping, bounds: np.ndarray) -> Launch:
@@ -283,14 +296,12 @@ _LAUNCHES: dict[str, Grid] = {
     "conv_relu_pool": _convolution(2),
     "conv_backward_data": _convolution(1),
     "conv_backward_data_unpool": _convolution(1),
-    "conv_backward_weights": per_block(
-        lambda a, b: extents(b, 3) * a["in_channels"], shared_bytes=4 * (TAPS + 1) * (THREADS + 1)
-    ),
+    "conv_backward_weights": _weight_gradient,
     "pool_forward": _PER_LANE["out"],
     **dict.fromkeys(("pool_backward", "relu_forward", "relu_backward"), _PER_LANE["in"]),
     "fc_forward": per_block(lambda a, b: extents(b, 0) * a["outputs"]),
     "fc_backward_data": per_item(lambda a, b: extents(b, 0) * a["features"] * a["lanes"]),
-    "fc_backward_weights": per_item(lambda a, b: a["outputs"] * (a["features"] + 1)),
+    "fc_backward_weights": per_strip(lambda a, b: a["outputs"] * (a["features"] + 1), width=32),
     "softmax": per_item(lambda a, b: extents(b, 0) * a["lanes"]),
     "softmax_loss": _softmax_loss,
     "loss_sum": per_block(lambda a, b: 1),

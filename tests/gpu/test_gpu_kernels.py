@@ -144,7 +144,7 @@ def two_steps(plan, target="cpu"):
             "        __syncthreads();\n        if (!active)\n            continue;",
             "        if (!active)\n            continue;",
         ),
-        ("    __syncthreads();\n    float quarter = 0;", "    float quarter = 0;"),
+        ("        __syncthreads();\n        float quarter = 0;", "        float quarter = 0;"),
         ("        __syncthreads();\n        if (strip < half)", "        if (strip < half)"),
     ],
 )

@@ -147,6 +147,29 @@ __device__ inline void put(float *p, float value, bool accumulate)
     *p = accumulate ? *p + value : value;
 }
 
+/* Call body(i, value(i)) for i = first, first + step, ... below `end`, in order. The loads of AHEAD values come before
+ * what is done with them, so that memory is waited for once. */
+template <int AHEAD = 16, typename Value, typename Body>
+__device__ inline void each_ahead(int first, int end, int step, Value value, Body body)
+{
+    for (int start = first; start < end; start += AHEAD * step) {
+        decltype(value(0)) values[AHEAD];
+#pragma unroll
+        for (int k = 0; k < AHEAD; k++)
+            if (start + k * step < end)
+                values[k] = value(start + k * step);
+#pragma unroll
+        for (int k = 0; k < AHEAD; k++)
+            if (start + k * step < end)
+                body(start + k * step, values[k]);
+    }
+}
+
+/* Two factors, of which each_ahead loads many. */
+struct Factors2 {
+    float left, right;
+};
+
 /* Add up what the threads of each of CHANNELS columns have, by a tree; the sum is there for all of them. `sums`, of THREADS
  * numbers, may be used again after a barrier. Barriers: all threads of the CUDA block must come. */
 template <int CHANNELS = STRIP_CHANNELS, typename Number>

@@ -71,15 +71,18 @@ KERNEL(nhwc_norm_finish)
     const float *partial = a.partials + c;
     const float count = (float)a.count, eps = (float)a.eps, momentum = (float)a.momentum;
     float total = 0, squares = 0;
-#pragma unroll 8 /* loads under way together */
-    for (int p = first; p < partials; p += STRIPS)
-        total += partial[(long long)p * 3 * pitch] * partial[(long long)(p * 3 + 2) * pitch];
+    each_ahead<8>(
+        first, partials, STRIPS,
+        [&](int p) { return Factors2{partial[(long long)p * 3 * pitch], partial[(long long)(p * 3 + 2) * pitch]}; },
+        [&](int, Factors2 v) { total += v.left * v.right; });
     const float m = sum_strips(shared, total) / count;
-#pragma unroll 8
-    for (int p = first; p < partials; p += STRIPS) {
-        const float d = partial[(long long)p * 3 * pitch] - m;
-        squares += partial[(long long)(p * 3 + 1) * pitch] + partial[(long long)(p * 3 + 2) * pitch] * d * d;
-    }
+    each_ahead<8>(
+        first, partials, STRIPS,
+        [&](int p) {
+            const float d = partial[(long long)p * 3 * pitch] - m;
+            return partial[(long long)(p * 3 + 1) * pitch] + partial[(long long)(p * 3 + 2) * pitch] * d * d;
+        },
+        [&](int, float deviation) { squares += deviation; });
     squares = sum_strips(shared, squares);
     if (first > 0 || c >= padded(channels, b.c1))
         return;
@@ -194,11 +197,13 @@ KERNEL(nhwc_norm_backward_finish)
     const int first = (int)threadIdx.x / STRIP_CHANNELS, partials = c < b.c1 ? a.num_partials : 0;
     const float *partial = a.partials + c;
     float dbias = 0, dweight = 0;
-#pragma unroll 8
-    for (int p = first; p < partials; p += STRIPS) {
-        dbias += partial[(long long)p * 2 * pitch];
-        dweight += partial[(long long)(p * 2 + 1) * pitch];
-    }
+    each_ahead<8>(
+        first, partials, STRIPS,
+        [&](int p) { return Factors2{partial[(long long)p * 2 * pitch], partial[(long long)(p * 2 + 1) * pitch]}; },
+        [&](int, Factors2 v) {
+            dbias += v.left;
+            dweight += v.right;
+        });
     dbias = sum_strips(shared, dbias);
     dweight = sum_strips(shared, dweight);
     if (first > 0 || c >= padded(channels, b.c1))
