@@ -301,7 +301,7 @@ _LAUNCHES: dict[str, Grid] = {
     **dict.fromkeys(("pool_backward", "relu_forward", "relu_backward"), _PER_LANE["in"]),
     "fc_forward": per_block(lambda a, b: extents(b, 0) * a["outputs"]),
     "fc_backward_data": per_item(lambda a, b: extents(b, 0) * a["features"] * a["lanes"]),
-    "fc_backward_weights": per_strip(lambda a, b: a["outputs"] * (a["features"] + 1), width=32),
+    "fc_backward_weights": per_strip(lambda a, b: a["outputs"] * (a["features"] + 1), width=32),  # NUMBERS
     "softmax": per_item(lambda a, b: extents(b, 0) * a["lanes"]),
     "softmax_loss": _softmax_loss,
     "loss_sum": per_block(lambda a, b: 1),

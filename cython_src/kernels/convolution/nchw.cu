@@ -2,7 +2,6 @@
  * or with the backward pass of the pooling and ReLU before it) and weight gradient. Formulas: kernels/convolution/nchw_convolution.pyx. */
 
 #include "cython_src/kernels/convolution/nchw.cuh"
-#include "cython_src/kernels/linear/parts.cuh"
 
 #define STORE            0
 #define POOL             1
@@ -21,7 +20,6 @@ __device__ void convolve(const Args &a)
     float *weights = shared; /* [CHANNELS_AT_ONCE][TAPS][COUNT], then [COUNT][4][THREADS] sums */
     const Map source = a.in_map, target = a.out_map;
     const auto b = block_bounds(a);
-    const float *bias = FLIP ? 0 : a.bias;
     float *out = a.output;
     const int spread = EPILOGUE == UNPOOL ? 2 : 1, scale = EPILOGUE == POOL ? 2 : 1;
     const int first_row = b.y0 * scale, rows = (b.y1 - b.y0) * scale;
@@ -42,7 +40,7 @@ __device__ void convolve(const Args &a)
     float sum[COUNT][4];
     for (int o = 0; o < COUNT; o++)
         for (int k = 0; k < 4; k++)
-            sum[o][k] = FLIP || part || o0 + o >= b.c1 ? 0 : bias[o0 + o];
+            sum[o][k] = FLIP || part || o0 + o >= b.c1 ? 0 : a.bias[o0 + o];
     for (int c0 = 0; c0 < source.channels; c0 += CHANNELS_AT_ONCE) {
         const int count = min(CHANNELS_AT_ONCE, source.channels - c0);
         __syncthreads();
@@ -96,6 +94,7 @@ __device__ void convolve(const Args &a)
     sums -= part * together;
     for (int o = part; o < COUNT && o0 + o < b.c1; o += a.parts) {
         const int channel = o0 + o;
+        const long long plane = (long long)g * target.channels + channel;
         float total[4];
 #pragma unroll
         for (int k = 0; k < 4; k++) {
@@ -114,14 +113,11 @@ __device__ void convolve(const Args &a)
                 }
             const int row = b.y0 + wy;
             out[pixel(target, g, channel, row, px) + lane] = best <= 0 ? 0 : best;
-            a.index[((((long long)g * target.channels + channel) * target.height + row) * target.width + px) *
-                        target.lanes +
-                    lane] = best <= 0 ? 4 : which;
+            a.index[((plane * target.height + row) * target.width + px) * target.lanes + lane] = best <= 0 ? 4 : which;
         } else {
             const auto outside = [&](int k) { return (k >= 2 && !two_rows) || (k % 2 && !two_columns); };
             int at[4] = {0};
             if constexpr (EPILOGUE == UNPOOL) {
-                const long long plane = (long long)g * target.channels + channel;
                 const auto *index = a.index + ((plane * height + y) * width + x) * source.lanes + lane;
 #pragma unroll
                 for (int k = 0; k < 4; k++)
@@ -181,10 +177,7 @@ KERNEL(conv_backward_weights)
     const int outputs = min(COUNT, b.c1 - o0);
     if (outputs <= 0) /* the whole CUDA block, and all parts: no barrier is missed */
         return;
-    float sum[COUNT][SUMS];
-#pragma unroll
-    for (int k = 0; k < COUNT * SUMS; k++)
-        sum[k / SUMS][k % SUMS] = 0;
+    float sum[COUNT][SUMS] = {};
     const int units = (b.g1 - b.g0) * dy.height * dy.lanes, first = (int)blockIdx.x % a.parts * THREADS + threadIdx.x;
     for (int u = first; u < units; u += a.parts * THREADS) {
         const int lane = u % dy.lanes, y = u / dy.lanes % dy.height, g = b.g0 + u / dy.lanes / dy.height;

@@ -112,7 +112,7 @@ __device__ void nhwc_convolve(const Args &a, const float *input, const float *bi
         Sums::Right::copy(a.packed, true, weight_at, right);
         return count;
     });
-    if (!sums.join(a, shared))
+    if (!join_parts(a, (int *)shared, sums.sum))
         return;
     sums.each([&](int m, int column, float value) {
         const int c = c0 + column;
@@ -182,7 +182,7 @@ __device__ void nhwc_weight_gradient(const Args &a)
             place(p0 + (int)threadIdx.x, half);
         return STEP;
     });
-    if (!sums.join(a, shared))
+    if (!join_parts(a, (int *)shared, sums.sum))
         return;
     float *out = a.output + (long long)b.partial * dy.channels * part * taps;
     sums.each([&](int row, int column, float value) {

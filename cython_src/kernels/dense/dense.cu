@@ -19,8 +19,8 @@ KERNEL(fc_forward)
     const float bias = a.bias[o];
     float sum = 0;
     each_ahead(
-        strip, features, strips, [&](int f) { return Factors2{w[f], x[(long long)f * lanes]}; },
-        [&](int, Factors2 v) { sum += v.left * v.right; });
+        strip, features, strips, [&](int f) { return float2{w[f], x[(long long)f * lanes]}; },
+        [&](int, float2 v) { sum += v.x * v.y; });
     sums[threadIdx.x] = sum;
     for (int half = strips / 2; half > 0; half /= 2) {
         __syncthreads();
@@ -49,8 +49,8 @@ KERNEL(fc_backward_data)
         const int which = a.index ? a.index[first + i] : -1;
         float sum = 0;
         each_ahead(
-            0, outputs, 1, [&](int o) { return Factors2{w[(long long)o * features], dy[(long long)o * lanes]}; },
-            [&](int, Factors2 v) { sum += v.left * v.right; });
+            0, outputs, 1, [&](int o) { return float2{w[(long long)o * features], dy[(long long)o * lanes]}; },
+            [&](int, float2 v) { sum += v.x * v.y; });
         const float value = activation > 0 ? sum : 0;
         if (!is_map) {
             a.output[first + i] = value;
@@ -79,9 +79,9 @@ KERNEL(fc_backward_weights)
             first, min(first + 16, images), 1,
             [&](int n) {
                 const long long g = (n >> shift) * (long long)lanes, lane = n & (lanes - 1);
-                return Factors2{dy[g * outputs + lane], f < features ? x[g * features + lane] : 1};
+                return float2{dy[g * outputs + lane], f < features ? x[g * features + lane] : 1};
             },
-            [&](int, Factors2 v) { sum += v.left * v.right; });
+            [&](int, float2 v) { sum += v.x * v.y; });
     sum = sum_strips<NUMBERS>(shared, sum);
     if (strip == 0 && o < outputs)
         put(a.output + (long long)b.partial * outputs * (features + 1) + i, sum, a.accumulate);

@@ -62,13 +62,14 @@ struct GpuArgs {
     const int *bounds;           /* shape (blocks of the loop, bounds_width) */
     const long long *counter;    /* added to `replay`: what changes when a captured graph is launched again; or NULL */
     unsigned long long *failure; /* smallest code of a failed block, see fail(); all ones: none */
-    float *scratch;              /* of the loop: sums of which CUDA blocks have parts, see Tile::join() */
+    float *scratch;              /* of the loop: sums of which CUDA blocks have parts, see join_parts() */
     long long replay;
     int bounds_width, first_block, first_task, iteration_stride, iteration_offset, parts;
     int tile, tiles; /* of one of several loops: which CUDA block of its block, of how many; else zeros */
 };
 
 #include "cython_src/kernels/interface/arguments.cuh" /* written by gpu/launches.py from the specs */
+#include "cython_src/kernels/linear/tile_sizes.cuh" /* written by gpu/grids.py: FOR_TILES, STEP, STAGES, GAP, COUNTER */
 
 __device__ inline int divide_up(int a, int b)
 {
@@ -165,11 +166,6 @@ __device__ inline void each_ahead(int first, int end, int step, Value value, Bod
     }
 }
 
-/* Two factors, of which each_ahead loads many. */
-struct Factors2 {
-    float left, right;
-};
-
 /* Add up what the threads of each of CHANNELS columns have, by a tree; the sum is there for all of them. `sums`, of THREADS
  * numbers, may be used again after a barrier. Barriers: all threads of the CUDA block must come. */
 template <int CHANNELS = STRIP_CHANNELS, typename Number>
@@ -200,6 +196,37 @@ __device__ inline float sum_for_all(float *sums, float value)
     const float sum = sum_threads(sums, value);
     __syncthreads();
     return sum;
+}
+
+/* Bring together what a.parts CUDA blocks have added up for a tile, COUNT numbers a thread: the last to come, for which
+ * alone this is true, adds the sums in order, so that it does not matter when they come. Scratch memory of a tile: a counter,
+ * zero before and after, and the sums; `come`: one number of shared memory. Barriers: all threads must come. */
+template <int COUNT>
+__device__ inline bool join_parts(const GpuArgs &a, int *come, float (&sum)[COUNT])
+{
+    if (a.parts == 1)
+        return true;
+    const long long tile = (a.first_block + blockIdx.y) * (gridDim.x / a.parts) + blockIdx.x / a.parts;
+    float *const sums = a.scratch + tile * (COUNTER + a.parts * COUNT * THREADS) + COUNTER + threadIdx.x;
+    int *const count = (int *)(sums - COUNTER - threadIdx.x);
+#pragma unroll
+    for (int n = 0; n < COUNT; n++)
+        sums[((int)blockIdx.x % a.parts * COUNT + n) * THREADS] = sum[n];
+    __threadfence(); /* who sees the count sees the sum */
+    __syncthreads();
+    if (threadIdx.x == 0)
+        *come = atomicAdd(count, 1) + 1;
+    __syncthreads();
+    if (*come < a.parts)
+        return false;
+    __threadfence();
+    for (int part = 0; part < a.parts; part++)
+#pragma unroll
+        for (int n = 0; n < COUNT; n++)
+            sum[n] = (part ? sum[n] : 0) + __ldcg(sums + (part * COUNT + n) * THREADS);
+    if (threadIdx.x == 0)
+        *count = 0;
+    return true;
 }
 
 /* Note that this block failed. The earliest failure in plan order wins: iteration, task, status. */

@@ -6,7 +6,7 @@
 #ifndef FORKTASK_LINEAR_TILES_CUH
 #define FORKTASK_LINEAR_TILES_CUH
 
-#include "cython_src/kernels/linear/parts.cuh"
+#include "cython_src/kernels/interface/block_kernel.cuh"
 #include "cython_src/kernels/simd/float4.cuh"
 
 #ifndef TF32_PRODUCTS
@@ -318,12 +318,6 @@ struct Tile {
             k += STEP;
             return count;
         });
-    }
-
-    /* As join_parts(); `steps` may be written. */
-    __device__ inline bool join(const GpuArgs &a, float *steps)
-    {
-        return join_parts(a, (int *)steps, sum);
     }
 
     /* Call body(row, column, sum) for each number of a thread, within the tile. */

@@ -12,10 +12,8 @@ __device__ inline int largest_logit(const float *z, int classes, int lanes, floa
     each_ahead(
         1, classes, 1, [&](int o) { return z[o * lanes]; },
         [&](int o, float logit) {
-            if (logit > largest) {
-                best = o;
-                largest = logit;
-            }
+            best = logit > largest ? o : best;
+            largest = logit > largest ? logit : largest;
         });
     return best;
 }

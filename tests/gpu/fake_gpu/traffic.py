@@ -79,7 +79,7 @@ class CountingDevice(FakeDevice):
     def launch(self, prepared, rows, stream, early=False):
         symbol, tiles, shared_bytes, args = prepared
         counts = np.zeros(5, np.uint64)
-        parts = math.gcd(tiles, max(1, int(args["parts"])))  # 0: of several loops; in conv_forward those of a CUDA block
+        parts = math.gcd(tiles, max(1, int(args["parts"])))  # 0: of several loops; threads may be parts, too
         numbers = map(ctypes.c_uint, (tiles, rows, shared_bytes, parts, GROUPS))
         pointers = (ctypes.c_void_p(array.ctypes.data) for array in (args, counts))
         status = library().count(getattr(library(), symbol), next(pointers), *numbers, next(pointers))
