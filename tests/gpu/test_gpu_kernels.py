@@ -144,7 +144,7 @@ def two_steps(plan, target="cpu"):
             "        __syncthreads();\n        if (!active)\n            continue;",
             "        if (!active)\n            continue;",
         ),
-        ("    __syncthreads();\n    float quarter = 0;", "    float quarter = 0;"),
+        ("        __syncthreads();\n        float quarter = 0;", "        float quarter = 0;"),
         ("        __syncthreads();\n        if (strip < half)", "        if (strip < half)"),
     ],
 )
@@ -237,7 +237,8 @@ def test_depthwise_convolutions_in_tiles(kernel, stride, monkeypatch):
 
 @pytest.mark.cxx
 def test_memory_and_products_of_a_launch_are_counted(monkeypatch):
-    """Check a product of 128 x 64 numbers: eight CUDA blocks read 64 rows of one factor and 16 of the other."""
+    """Check a product of 128 x 64 numbers: eight CUDA blocks read 64 rows of one factor and 16 of the other,
+    of which each thread copies four times and once four numbers, after it has read the block's bounds."""
     device = traffic.CountingDevice()
 
     def launch(symbol, args, tiles, rows, shared_bytes, *_):
@@ -252,7 +253,7 @@ def test_memory_and_products_of_a_launch_are_counted(monkeypatch):
     attributes = {"inputs": 32, "outputs": 64, "output_pitch": 64, "activation": 0}
     bounds = {"r0": 0, "r1": 128, "c0": 0, "c1": 64}
     emulator.emulated("linear_forward", products="own").reference(arrays, attributes, bounds, 0)
-    assert device.counted == [(4 * (8 * (64 + 16) * 32 + 128 * 64), 2 * 128 * 64 * 32, 8)]
+    assert device.counted == [(4 * (8 * (64 + 16) * 32 + 128 * 64), 2 * 128 * 64 * 32, 8, 1 + 4 + 1)]
 
 
 @pytest.mark.cxx

@@ -5,7 +5,7 @@ from functools import partial
 
 import numpy as np
 
-from ..interface.grids import MAX_TILES, THREADS, Launch, blocks_wanted, extents, launched, per_block, per_strip, tiled
+from ..interface.grids import COUNTER, MAX_TILES, THREADS, Launch, blocks_wanted, extents, launched, per_strip, tiled
 from ..linear.grids import STEP, product
 from ..maps.grids import PER_LANE, channel_end, per_channel, sizes
 from ..norm.grids import STATISTICS
@@ -16,6 +16,8 @@ from .specs import FORMS_OF_A_PORT
 TAPS = 25
 CHANNELS_AT_ONCE = 16  # input channels whose weights lie in shared memory together
 CONVOLUTION_TILES = (4, 2)  # output channels of a thread
+# The same, and threads among which input channels are divided, in the order in which they are tried.
+CONVOLUTION_FORMS = ((4, 1), (4, 4), (2, 4))
 PACKED_AT_ONCE = 72  # taps and inputs of a panel that a CUDA block takes: eight inputs of a window of 3 x 3
 SIZES = ("TAPS", "CHANNELS_AT_ONCE", "CONVOLUTION_TILES", "PACKED_AT_ONCE")
 
@@ -24,12 +26,23 @@ def convolution(symbol, a, b, scale=1):
     width = a["in_width"] + 2 * a["in_halo"] - 4
     windows = np.ceil((b[:, 5] - b[:, 4]) * scale / 2) * math.ceil(width / 2)
     items = (b[:, 1] - b[:, 0]) * windows * a["in_lanes"]
-    channels, wanted = b[:, 3] - b[:, 2], blocks_wanted()
-    for count in CONVOLUTION_TILES:
-        tiles = np.ceil(items / THREADS) * np.ceil(channels / count)
+    channels, inputs, wanted = b[:, 3] - b[:, 2], a["in_channels"], blocks_wanted()
+    for count, most_parts in CONVOLUTION_FORMS:
+        parts = most_parts if inputs >= most_parts else 1
+        tiles = np.ceil(items * parts / THREADS) * np.ceil(channels / count)
         if not (channels % count).any() and tiles.sum() >= wanted:
             break
-    return Launch(f"{symbol}_{count}", int(tiles.max()), 4 * min(CHANNELS_AT_ONCE, a["in_channels"]) * TAPS * count)
+    numbers = max(min(CHANNELS_AT_ONCE, inputs) * TAPS, 4 * THREADS)  # weights, then sums
+    return Launch(f"{symbol}_{count}", int(tiles.max()), 4 * numbers * count, parts)
+
+
+def weight_gradient(symbol, a, b):
+    """A CUDA block for each part of the sums of an input channel and two output channels."""
+    tiles = np.ceil(extents(b, 3) / 2) * a["in_channels"]
+    rows = math.ceil(extents(b, 1).max() * sizes(a, "dy", "height", "lanes") / THREADS)  # of a thread
+    parts = math.ceil(rows / math.ceil(rows / math.ceil(blocks_wanted() / max(1, tiles.sum()))))
+    scratch = tiled(tiles) * 4 * (COUNTER + parts * THREADS * 2) if parts > 1 else 0
+    return Launch(symbol, tiled(tiles) * parts, 4 * (TAPS + 1) * (THREADS + 1), parts, scratch)
 
 
 def nhwc_convolution(symbol, a, b):
@@ -90,13 +103,12 @@ def nhwc_pack(symbol, a, b):
     return Launch(symbol, tiles, 4 * (LANES + 1) * inputs * taps)
 
 
-_WEIGHTS = per_block(lambda a, b: extents(b, 3) * a["in_channels"], shared_bytes=4 * (TAPS + 1) * (THREADS + 1))
 _BIAS_GRADIENT = "nhwc_conv_bias_gradient", per_strip(lambda a, b: extents(b, 2))
 _AFTER_FORWARD = {"residual": ("nhwc_conv_residual", per_channel), **STATISTICS}
 launched("conv_forward", grid=convolution, algorithms=dict.fromkeys(FORMS_OF_A_PORT, PER_LANE["out"]))
 launched("conv_relu_pool", grid=partial(convolution, scale=2))
 launched("conv_backward_data", "conv_backward_data_unpool", grid=convolution)
-launched("conv_backward_weights", grid=_WEIGHTS)
+launched("conv_backward_weights", grid=weight_gradient)
 launched("nhwc_conv_pack", grid=nhwc_pack, together=True)
 launched("nhwc_conv_forward", grid=nhwc_convolution, after=_AFTER_FORWARD)
 launched("nhwc_conv_backward_data", grid=nhwc_convolution)

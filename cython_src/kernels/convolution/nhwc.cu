@@ -134,7 +134,7 @@ __device__ void nhwc_convolve(const Args &a, const float *input, const float *bi
         Sums::Left::copy(input, wide, input_at, left);
         return count;
     });
-    if (!sums.join(a, shared))
+    if (!join_parts(a, (int *)shared, sums.sum))
         return;
     sums.each([&](int m, int column, float value) {
         const int c = c0 + column;
@@ -208,7 +208,7 @@ __device__ void nhwc_weight_gradient(const Args &a)
         p0 += STEP;
         return STEP;
     });
-    if (!sums.join(a, shared))
+    if (!join_parts(a, (int *)shared, sums.sum))
         return;
     float *out = a.output + (long long)b.partial * dy.channels * part * taps;
     sums.each([&](int row, int column, float value) {

@@ -135,6 +135,24 @@ __device__ inline void put(float *p, float value, bool accumulate)
     *p = accumulate ? *p + value : value;
 }
 
+/* Call body(i, value(i)) for i = first, first + step, ... below `end`, in order. The loads of AHEAD values come before
+ * what is done with them, so that memory is waited for once. */
+template <int AHEAD = 16, typename Value, typename Body>
+__device__ inline void each_ahead(int first, int end, int step, Value value, Body body)
+{
+    for (int start = first; start < end; start += AHEAD * step) {
+        decltype(value(0)) values[AHEAD];
+#pragma unroll
+        for (int k = 0; k < AHEAD; k++)
+            if (start + k * step < end)
+                values[k] = value(start + k * step);
+#pragma unroll
+        for (int k = 0; k < AHEAD; k++)
+            if (start + k * step < end)
+                body(start + k * step, values[k]);
+    }
+}
+
 /* Add up what the threads of each of CHANNELS columns have, by a tree; the sum is there for all of them. `sums`, of THREADS
  * numbers, may be used again after a barrier. Barriers: all threads of the CUDA block must come. */
 template <int CHANNELS = STRIP_CHANNELS, typename Number>
@@ -165,6 +183,37 @@ __device__ inline float sum_for_all(float *sums, float value)
     const float sum = sum_threads(sums, value);
     __syncthreads();
     return sum;
+}
+
+/* Bring together what a.parts CUDA blocks have added up for a tile, COUNT numbers a thread: the last to come, for which
+ * alone this is true, adds the sums in order, so that it does not matter when they come. Scratch memory of a tile: a counter,
+ * zero before and after, and the sums; `come`: one number of shared memory. Barriers: all threads must come. */
+template <int COUNT>
+__device__ inline bool join_parts(const GpuArgs &a, int *come, float (&sum)[COUNT])
+{
+    if (a.parts == 1)
+        return true;
+    const long long tile = (a.first_block + blockIdx.y) * (gridDim.x / a.parts) + blockIdx.x / a.parts;
+    float *const sums = a.scratch + tile * (COUNTER + a.parts * COUNT * THREADS) + COUNTER + threadIdx.x;
+    int *const count = (int *)(sums - COUNTER - threadIdx.x);
+#pragma unroll
+    for (int n = 0; n < COUNT; n++)
+        sums[((int)blockIdx.x % a.parts * COUNT + n) * THREADS] = sum[n];
+    __threadfence(); /* who sees the count sees the sum */
+    __syncthreads();
+    if (threadIdx.x == 0)
+        *come = atomicAdd(count, 1) + 1;
+    __syncthreads();
+    if (*come < a.parts)
+        return false;
+    __threadfence();
+    for (int part = 0; part < a.parts; part++)
+#pragma unroll
+        for (int n = 0; n < COUNT; n++)
+            sum[n] = (part ? sum[n] : 0) + __ldcg(sums + (part * COUNT + n) * THREADS);
+    if (threadIdx.x == 0)
+        *count = 0;
+    return true;
 }
 
 /* Note that this block failed. The earliest failure in plan order wins: iteration, task, status. */

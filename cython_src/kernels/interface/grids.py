@@ -19,7 +19,8 @@ from ...errors import UsageError
 THREADS = 128  # of a CUDA block, in every kernel
 STRIP_CHANNELS = 8  # channels of a CUDA block that sums over rows or pixels: a sector of 32 bytes of each
 NORM_CHANNELS = 32  # of one that sums for a batch norm: a line of 128 bytes of each, a warp's load
-SIZES = ("THREADS", "STRIP_CHANNELS", "NORM_CHANNELS")
+COUNTER = 4  # numbers of scratch memory before the parts of a tile's sums: how many are there, and padding
+SIZES = ("THREADS", "STRIP_CHANNELS", "NORM_CHANNELS", "COUNTER")
 MAX_TILES = 4096  # of a block in kernels whose threads stride through their elements
 # Threads below which a product is cut further, rather than leave multiprocessors empty: three CUDA blocks on each of
 # 132. A guess until it is measured.

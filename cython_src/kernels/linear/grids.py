@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 
-from ..interface.grids import MAX_TILES, Launch, blocks_wanted, extents, guess, launched, per_item, per_strip, tiled
+from ..interface.grids import COUNTER, MAX_TILES, Launch, blocks_wanted, extents, guess, launched, per_item, per_strip, tiled
 
 # Sums of a product are cut first, into parts that several CUDA blocks add up, of no fewer terms than these: to copy
 # factors then takes three times as long as to write and read the parts. Smaller tiles come next; they change no result.
@@ -16,8 +16,7 @@ THREAD_ROWS, THREAD_COLUMNS = 16, 8  # threads along the rows and columns of a t
 TILES = ((8, 8), (4, 4), (4, 2))
 STEP, STAGES = 16, 3  # numbers of a sum that are copied together, and steps in shared memory at a time
 GAP = 8  # numbers behind a row of shared memory, so that a warp's reads along both axes meet all banks
-COUNTER = 4  # numbers of scratch memory before the parts of a tile's sums: how many are there, and padding
-SIZES = ("THREAD_ROWS", "THREAD_COLUMNS", "TILES", "STEP", "STAGES", "GAP", "COUNTER")
+SIZES = ("THREAD_ROWS", "THREAD_COLUMNS", "TILES", "STEP", "STAGES", "GAP")
 
 
 def step_bytes(rows, columns):

@@ -70,7 +70,7 @@ __device__ void linear_forward(const Args &a)
         const Factor second = {a.further_weight, further, b.c1, further};
         y.add(shared, rest, row, second, column, Terms(a, further));
     }
-    if (!y.join(a, shared))
+    if (!join_parts(a, (int *)shared, y.sum))
         return;
     y.each([&](int r, int c, float sum) {
         if (row + r < b.r1 && column + c < b.c1)
@@ -93,7 +93,7 @@ __device__ void linear_backward_data(const Args &a)
     column += b.c0;
     Tile<TM, TN, true, false> dx;
     dx.add(shared, gradient, row, weight, column, Terms(a, outputs));
-    if (!dx.join(a, shared))
+    if (!join_parts(a, (int *)shared, dx.sum))
         return;
     dx.each([&](int r, int c, float sum) {
         if (row + r < b.r1 && column + c < b.c1)
@@ -118,7 +118,7 @@ __device__ void linear_backward_weights(const Args &a)
     row += b.o0;
     Tile<TM, TN, false, false> dw;
     dw.add(shared, gradient, row, input, column, Terms(a, b.r1 - b.r0));
-    if (!dw.join(a, shared))
+    if (!join_parts(a, (int *)shared, dw.sum))
         return;
     dw.each([&](int r, int c, float sum) {
         if (row + r < b.o1 && column + c < inputs)

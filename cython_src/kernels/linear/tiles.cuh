@@ -352,36 +352,6 @@ struct Tile {
         });
     }
 
-    /* Bring together what a.parts CUDA blocks have added up for a tile: the last one to come, for which alone this is true,
-     * adds their sums in order, so that it does not matter when they come. The scratch memory of a tile is a counter, zero
-     * before and after, and the sums. Barriers: all threads of the CUDA block must come; `steps` may be written. */
-    __device__ inline bool join(const GpuArgs &a, float *steps)
-    {
-        if (a.parts == 1)
-            return true;
-        const long long tile = (a.first_block + blockIdx.y) * (gridDim.x / a.parts) + blockIdx.x / a.parts;
-        float *const sums = a.scratch + tile * (COUNTER + a.parts * ROWS * COLUMNS) + COUNTER + threadIdx.x;
-        int *const count = (int *)(sums - COUNTER - threadIdx.x), *const come = (int *)steps;
-#pragma unroll
-        for (int n = 0; n < TM * TN; n++)
-            sums[((int)blockIdx.x % a.parts * TM * TN + n) * THREADS] = sum[n];
-        __threadfence(); /* who sees the count sees the sum */
-        __syncthreads();
-        if (threadIdx.x == 0)
-            *come = atomicAdd(count, 1) + 1;
-        __syncthreads();
-        if (*come < a.parts)
-            return false;
-        __threadfence();
-        for (int part = 0; part < a.parts; part++)
-#pragma unroll
-            for (int n = 0; n < TM * TN; n++)
-                sum[n] = (part ? sum[n] : 0) + __ldcg(sums + (part * TM * TN + n) * THREADS);
-        if (threadIdx.x == 0)
-            *count = 0;
-        return true;
-    }
-
     /* Call body(row, column, sum) for each number of a thread, within the tile. */
     template <typename Body>
     __device__ inline void each(Body body)

@@ -5,19 +5,23 @@
 #define BAD_LABEL  3
 #define NOT_FINITE 4
 
-__device__ inline int largest_logit(const float *z, int classes, int lanes)
+__device__ inline int largest_logit(const float *z, int classes, int lanes, float &largest)
 {
     int best = 0;
-    for (int o = 1; o < classes; o++)
-        if (z[o * lanes] > z[best * lanes])
-            best = o;
+    largest = z[0];
+    each_ahead(
+        1, classes, 1, [&](int o) { return z[o * lanes]; },
+        [&](int o, float logit) {
+            best = logit > largest ? o : best;
+            largest = logit > largest ? logit : largest;
+        });
     return best;
 }
 
 KERNEL(softmax)
 {
     const int classes = a.classes, lanes = a.lanes;
-    const auto &b = block_bounds(a);
+    const auto b = block_bounds(a);
     for (int i = thread_of_row(); i < (b.g1 - b.g0) * lanes; i += threads_of_row()) {
         const int g = b.g0 + i / lanes, lane = i % lanes;
         const long long image = (long long)g * lanes + lane;
@@ -25,9 +29,8 @@ KERNEL(softmax)
             continue;
         const float *z = a.logits + (long long)g * classes * lanes + lane;
         float *p = a.probabilities + image * classes;
-        const int best = largest_logit(z, classes, lanes);
-        const float largest = z[best * lanes];
-        float total = 0;
+        float largest, total = 0;
+        const int best = largest_logit(z, classes, lanes, largest);
         for (int o = 0; o < classes; o++)
             total += p[o] = expf(z[o * lanes] - largest);
         for (int o = 0; o < classes; o++)
@@ -41,7 +44,7 @@ KERNEL(softmax_loss)
 {
     float *loss = shared, *hit = shared + THREADS; /* [THREADS] each */
     const int classes = a.classes, lanes = a.lanes;
-    const auto &b = block_bounds(a);
+    const auto b = block_bounds(a);
     const int g = b.g0 + (int)blockIdx.x * (THREADS / lanes) + (int)threadIdx.x / lanes, lane = threadIdx.x % lanes;
     const float scale = (float)(1.0 / a.batch), smoothing = (float)a.label_smoothing,
                 share = (float)(a.label_smoothing / classes);
@@ -54,21 +57,22 @@ KERNEL(softmax_loss)
         if (image && (label < 0 || label >= classes)) {
             fail(a, BAD_LABEL);
         } else if (image) {
-            const int best = largest_logit(z, classes, lanes);
-            const float largest = z[best * lanes];
-            float total = 0, shifted = 0;
-            for (int o = 0; o < classes; o++) {
-                total += dz[o * lanes] = expf(z[o * lanes] - largest);
-                shifted += z[o * lanes] - largest;
-            }
+            float largest, total = 0, shifted = 0;
+            const int best = largest_logit(z, classes, lanes, largest);
+            const auto logit = [&](int o) { return z[o * lanes]; };
+            each_ahead(0, classes, 1, logit, [&](int o, float at) {
+                total += expf(at - largest);
+                shifted += at - largest;
+            });
             loss[threadIdx.x] = logf(total) - (1 - smoothing) * (z[label * lanes] - largest);
             if (smoothing != 0)
                 loss[threadIdx.x] -= share * shifted;
             hit[threadIdx.x] = best == label;
             total = scale / total;
-            for (int o = 0; o < classes; o++)
-                dz[o * lanes] = dz[o * lanes] * total - share * scale;
-            dz[label * lanes] -= (1 - smoothing) * scale;
+            each_ahead(0, classes, 1, logit, [&](int o, float at) {
+                const float gradient = expf(at - largest) * total - share * scale;
+                dz[o * lanes] = o == label ? gradient - (1 - smoothing) * scale : gradient;
+            });
         } else {
             for (int o = 0; o < classes; o++)
                 dz[o * lanes] = 0;
@@ -92,10 +96,10 @@ KERNEL(loss_sum)
     const long long at = iteration_of(a) % a.length;
     float sum = 0;
     int hit = 0;
-    for (int g = threadIdx.x; g < a.groups; g += THREADS) {
-        sum += a.losses[g];
-        hit += a.correct[g];
-    }
+    each_ahead(
+        threadIdx.x, a.groups, THREADS, [&](int g) { return a.losses[g]; }, [&](int, float loss) { sum += loss; });
+    each_ahead(
+        threadIdx.x, a.groups, THREADS, [&](int g) { return a.correct[g]; }, [&](int, int hits) { hit += hits; });
     const float total = sum_threads(shared, sum);
     const int total_hits = sum_threads((int *)shared, hit);
     const int answers = a.labels ? count_answers(a.labels, a.batch) : a.batch;

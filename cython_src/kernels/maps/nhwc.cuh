@@ -84,21 +84,11 @@ __device__ inline void for_channels(const NhwcMap &m, const Bounds &b, int c0, i
 template <int CHANNELS = STRIP_CHANNELS, int PIXELS = LOADS, typename Load, typename Add>
 __device__ inline void for_strip(const NhwcMap &m, int n0, int n1, int y0, int y1, Load load, Add add)
 {
-    constexpr unsigned STRIDE = THREADS / CHANNELS;
-    const unsigned rows = y1 - y0, width = m.width, pixels = (n1 - n0) * rows * width;
-    for (unsigned first = threadIdx.x / CHANNELS; first < pixels; first += PIXELS * STRIDE) {
-        decltype(load(0, 0, 0)) values[PIXELS];
-#pragma unroll
-        for (unsigned i = 0; i < PIXELS; i++) {
-            const unsigned p = first + i * STRIDE;
-            if (p < pixels)
-                values[i] = load(n0 + (int)(p / width / rows), y0 + (int)(p / width % rows), (int)(p % width));
-        }
-#pragma unroll
-        for (unsigned i = 0; i < PIXELS; i++)
-            if (first + i * STRIDE < pixels)
-                add(values[i]);
-    }
+    const unsigned rows = y1 - y0, width = m.width;
+    each_ahead<PIXELS>(
+        threadIdx.x / CHANNELS, (n1 - n0) * rows * width, THREADS / CHANNELS,
+        [&](unsigned p) { return load(n0 + (int)(p / width / rows), y0 + (int)(p / width % rows), (int)(p % width)); },
+        [&](int, const decltype(load(0, 0, 0)) &loaded) { add(loaded); });
 }
 
 #endif

@@ -71,15 +71,18 @@ KERNEL(nhwc_norm_finish)
     const float *partial = a.partials + c;
     const float count = (float)a.count, eps = (float)a.eps, momentum = (float)a.momentum;
     float total = 0, squares = 0;
-#pragma unroll 8 /* loads under way together */
-    for (int p = first; p < partials; p += STRIPS)
-        total += partial[(long long)p * 3 * pitch] * partial[(long long)(p * 3 + 2) * pitch];
+    each_ahead<8>(
+        first, partials, STRIPS,
+        [&](int p) { return float2{partial[(long long)p * 3 * pitch], partial[(long long)(p * 3 + 2) * pitch]}; },
+        [&](int, float2 v) { total += v.x * v.y; });
     const float m = sum_strips(shared, total) / count;
-#pragma unroll 8
-    for (int p = first; p < partials; p += STRIPS) {
-        const float d = partial[(long long)p * 3 * pitch] - m;
-        squares += partial[(long long)(p * 3 + 1) * pitch] + partial[(long long)(p * 3 + 2) * pitch] * d * d;
-    }
+    each_ahead<8>(
+        first, partials, STRIPS,
+        [&](int p) {
+            const float *at = partial + (long long)p * 3 * pitch;
+            return float4{at[0], at[pitch], at[2 * pitch], 0};
+        },
+        [&](int, float4 v) { squares += v.y + v.z * (v.x - m) * (v.x - m); });
     squares = sum_strips(shared, squares);
     if (first > 0 || c >= padded(channels, b.c1))
         return;
@@ -148,11 +151,6 @@ __device__ inline float masked(const Mask &mask, float g, float z, long long at,
     return passes(mask.y ? mask.y[at] : mask.scale[c] * z + mask.shift[c], mask.activation) ? g : 0;
 }
 
-/* A pixel's input of a norm, and the gradient of its result. */
-struct Pair {
-    float z, g;
-};
-
 /* Sums of g and g xhat over a block. Bounds: images, rows, partial. */
 KERNEL(nhwc_norm_backward_statistics)
 {
@@ -169,11 +167,11 @@ KERNEL(nhwc_norm_backward_statistics)
             m, b.n0, b.n1, b.y0, b.y1,
             [&](int n, int y, int x) {
                 const float z = a.input[pixel(m, n, y, x) + c];
-                return Pair{z, masked(mask, a.gradient[pixel(dy, n, y, x) + c], z, pixel(ys, n, y, x) + c, c)};
+                return float2{z, masked(mask, a.gradient[pixel(dy, n, y, x) + c], z, pixel(ys, n, y, x) + c, c)};
             },
-            [&](const Pair &at) {
-                sum += at.g;
-                with_xhat += at.g * ((at.z - center) * factor);
+            [&](float2 at) { /* input and gradient */
+                             sum += at.y;
+                             with_xhat += at.y * ((at.x - center) * factor);
             });
     }
     sum = sum_strips<NORM_CHANNELS>(shared, sum);
@@ -194,11 +192,13 @@ KERNEL(nhwc_norm_backward_finish)
     const int first = (int)threadIdx.x / STRIP_CHANNELS, partials = c < b.c1 ? a.num_partials : 0;
     const float *partial = a.partials + c;
     float dbias = 0, dweight = 0;
-#pragma unroll 8
-    for (int p = first; p < partials; p += STRIPS) {
-        dbias += partial[(long long)p * 2 * pitch];
-        dweight += partial[(long long)(p * 2 + 1) * pitch];
-    }
+    each_ahead<8>(
+        first, partials, STRIPS,
+        [&](int p) { return float2{partial[(long long)p * 2 * pitch], partial[(long long)(p * 2 + 1) * pitch]}; },
+        [&](int, float2 v) {
+            dbias += v.x;
+            dweight += v.y;
+        });
     dbias = sum_strips(shared, dbias);
     dweight = sum_strips(shared, dweight);
     if (first > 0 || c >= padded(channels, b.c1))

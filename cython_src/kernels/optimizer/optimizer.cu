@@ -7,9 +7,9 @@ template <typename Args>
 __device__ inline float partial_sum(const Args &a, long long at)
 {
     float sum = a.partials[at];
-#pragma unroll 16 /* loads under way together */
-    for (int p = 1; p < a.elements.num_partials; p++)
-        sum += a.partials[at + (long long)p * a.elements.partial_stride];
+    each_ahead<4>(
+        1, a.elements.num_partials, 1, [&](int p) { return a.partials[at + (long long)p * a.elements.partial_stride]; },
+        [&](int, float partial) { sum += partial; });
     return sum;
 }
 

@@ -35,6 +35,10 @@ using std::isfinite;
 using std::max;
 using std::min;
 
+struct float2 {
+    float x, y;
+};
+
 struct alignas(16) float4 {
     float x, y, z, w;
 };

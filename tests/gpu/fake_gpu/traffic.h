@@ -12,13 +12,19 @@ enum { SECTOR_BYTES = 32, READS = 0, WRITES = 1 };
 static uintptr_t memory_start, memory_bytes; /* of the device */
 static uint32_t *last_block[2];              /* by sector: the last CUDA block that read or wrote there */
 static uint32_t block_number;
-static unsigned long long sectors[2]; /* that CUDA blocks read and wrote, each block each sector once */
+static unsigned long long sectors[2];         /* that CUDA blocks read and wrote, each block each sector once */
+static uintptr_t last_read[EMULATED_THREADS]; /* by thread: a sector */
+static unsigned long long thread_reads[EMULATED_THREADS]; /* of another sector than the thread's last */
 
 UNWATCHED static inline void touch(int way, const void *at, size_t bytes)
 {
     const uintptr_t place = (uintptr_t)at - memory_start;
     if (place >= memory_bytes)
         return;
+    if (way == READS) {
+        thread_reads[threadIdx.x] += last_read[threadIdx.x] != place / SECTOR_BYTES;
+        last_read[threadIdx.x] = place / SECTOR_BYTES;
+    }
     for (uintptr_t sector = place / SECTOR_BYTES; sector <= (place + bytes - 1) / SECTOR_BYTES; sector++) {
         sectors[way] += last_block[way][sector] != block_number;
         last_block[way][sector] = block_number;
@@ -64,17 +70,21 @@ extern "C" UNWATCHED void watch(uintptr_t start, uintptr_t bytes, uint32_t *read
 }
 
 /* Run up to `most` groups of `parts` CUDA blocks of a launch, evenly among all: `counts` gets the sectors that these read and
- * wrote, the numbers that they copied to shared memory ahead of time, and how many groups they are. */
+ * wrote, the numbers that they copied to shared memory ahead of time, how many groups they are, and the most reads of a
+ * thread. */
 extern "C" int count(void (*kernel)(const void *), const void *args, unsigned tiles, unsigned rows,
                      unsigned shared_bytes, unsigned parts, unsigned most, unsigned long long *counts)
 {
     int status = begin_launch(kernel, args, tiles, rows, shared_bytes, 0);
     const unsigned groups = tiles * rows / parts, taken = min(groups, most);
-    sectors[READS] = sectors[WRITES] = copied_numbers = 0;
+    sectors[READS] = sectors[WRITES] = copied_numbers = counts[4] = 0;
     for (unsigned i = 0; i < taken * parts && status == EMULATION_OK; i++) {
         const unsigned group = (unsigned)((unsigned long long)(i / parts) * groups / taken);
         block_number++;
+        std::fill_n(thread_reads, EMULATED_THREADS, 0);
+        std::fill_n(last_read, EMULATED_THREADS, UINTPTR_MAX);
         status = run_block_number(group * parts + i % parts, shared_bytes);
+        counts[4] = max(counts[4], *std::max_element(thread_reads, thread_reads + EMULATED_THREADS));
     }
     counts[0] = sectors[READS];
     counts[1] = sectors[WRITES];

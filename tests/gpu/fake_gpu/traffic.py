@@ -3,11 +3,14 @@ blocks: `python -P tests/gpu/fake_gpu -m gpu.fake_gpu.traffic BATCH NETWORK ...`
 
 Moved are sectors of 32 bytes that a CUDA block reads or writes, each once a block, as if its multiprocessor's cache
 kept them. What must be moved is each region of a loop once. Products are those of whole tiles, padding included; those
-of attention are not counted. All products are ours: what cuBLAS does is not seen.
+of attention are not counted. All products are ours: what cuBLAS does is not seen. Serial reads are those of the thread
+with the most, of another sector than its last one, summed over the launches of a row: the most that can wait for one
+another (unrolled loops, and copies to shared memory, have several under way).
 """
 
 import csv
 import ctypes
+import math
 import mmap
 import re
 import sys
@@ -29,7 +32,8 @@ SECTOR_BYTES = 32
 MEMORY_BYTES = 16 << 30
 GROUPS = 12  # of CUDA blocks that run of each launch
 REGISTERS, SHARED_BYTES, MOST_BLOCKS = 65536, 227 << 10, 16  # of a multiprocessor of sm_90
-HEAD = "network,functions,loops,cuda_blocks,MB,must_MB,GFLOP,must_GFLOP,registers,spilled,shared_bytes,resident"
+HEAD = "network,functions,loops,cuda_blocks,serial_reads,MB,must_MB,GFLOP,must_GFLOP,registers,spilled,"
+HEAD += "shared_bytes,resident"
 
 
 @cache
@@ -59,7 +63,7 @@ class CountingDevice(FakeDevice):
         super().__init__(memory_bytes=MEMORY_BYTES)
         self.memory = np.frombuffer(mmap.mmap(-1, MEMORY_BYTES), np.uint8)
         self.taken = 0
-        self.counted = []  # moved bytes, numbers of operations, CUDA blocks
+        self.counted = []  # moved bytes, numbers of operations, CUDA blocks, reads of a thread
         self._seen = [np.frombuffer(mmap.mmap(-1, MEMORY_BYTES // SECTOR_BYTES * 4), np.uint32) for _ in range(2)]
         addresses = [array.ctypes.data for array in (self.memory, *self._seen)]
         library().watch(*map(ctypes.c_size_t, (addresses[0], MEMORY_BYTES, *addresses[1:])))
@@ -74,18 +78,20 @@ class CountingDevice(FakeDevice):
 
     def launch(self, prepared, rows, stream, early=False):
         symbol, tiles, shared_bytes, args = prepared
-        counts, parts = np.zeros(4, np.uint64), max(1, int(args["parts"]))  # 0: of several loops
+        counts = np.zeros(5, np.uint64)
+        parts = math.gcd(tiles, max(1, int(args["parts"])))  # 0: of several loops; threads may be parts, too
         numbers = map(ctypes.c_uint, (tiles, rows, shared_bytes, parts, GROUPS))
         pointers = (ctypes.c_void_p(array.ctypes.data) for array in (args, counts))
         status = library().count(getattr(library(), symbol), next(pointers), *numbers, next(pointers))
         if status:
             raise RuntimeError(f"{symbol}: {emulator.STATUS[status]}")
-        read, written, copied, taken = counts.tolist()
+        read, written, copied, taken, serial = counts.tolist()
         share_of_all = tiles * rows / (taken * parts)
         tile = re.search(r"_(\d+)x(\d+)$", symbol)
         height, width = (16 * int(tile[1]), 8 * int(tile[2])) if tile else (0, 1)
         operations = 2 * copied / (height + width) * height * width
-        self.counted.append((SECTOR_BYTES * (read + written) * share_of_all, operations * share_of_all, tiles * rows))
+        moved = SECTOR_BYTES * (read + written) * share_of_all
+        self.counted.append((moved, operations * share_of_all, tiles * rows, serial))
 
 
 def rows_of(network: str, batch: int):
@@ -101,14 +107,14 @@ def rows_of(network: str, batch: int):
     for numbers in bound.groups:
         device.counted.clear()
         bound.launch(numbers, stream=None, replay=0)
-        moved, operations, blocks = np.sum(device.counted, axis=0)
+        moved, operations, blocks, serial = np.sum(device.counted, axis=0)
         loops = [bound.plan.loops[number] for number in numbers]
         least, flops = sum(map(bound.plan.least_bytes, loops)), sum(loop.flops for loop in loops)
-        own = len(loops), blocks, 1e-6 * moved, 1e-6 * least, 1e-9 * operations, 1e-9 * flops
+        own = len(loops), blocks, serial, 1e-6 * moved, 1e-6 * least, 1e-9 * operations, 1e-9 * flops
         key = bound.launches_for(numbers)
         name = " + ".join(how.symbol for how in key), max(how.shared_bytes for how in key)
         rows[name] = np.add(rows.get(name, 0), own)
-    for (functions, shared_bytes), sums in sorted(rows.items(), key=lambda row: -row[1][2]):
+    for (functions, shared_bytes), sums in sorted(rows.items(), key=lambda row: -row[1][3]):
         registers, spilled = zip(
             *(resources(launches.file_of(one))[one] for one in functions.split(" + ")), strict=True
         )
