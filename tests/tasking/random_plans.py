@@ -59,35 +59,25 @@ def random_plan(seed, *, num_cells=None, num_loops=None, max_blocks=8, work=0, f
     return builder.build()
 
 
-def cells_plan(*loops, cost):
-    """A plan of loops over ranges of cells, which blocks of 10 us times `cost` update."""
+def cells_plan(*loops, cost=None, work=None):
+    """A plan of loops over ranges of cells, which blocks of 10 us times `cost`, or of `work` rounds, update."""
     builder = PlanBuilder("cells")
     builder.buffer("cells", (max(stop for loop in loops for _, stop in loop),), "uint64", role="statistic")
     builder.buffer("trace", (sum(map(len, loops)), 2), "uint64", role="statistic")
     tasks = itertools.count()
     for number, loop in enumerate(loops):
         blocks = [
-            Block((next(tasks), 0, 0, 0, 0, *cells), (update("cells", cells),), flops=1e6 * cost[number])
+            Block((next(tasks), 0, 0, 0, 0, *cells), (update("cells", cells),), flops=1e6 * cost[number] if cost else 0.0)
             for cells in loop
         ]
-        attributes = {"work": 0, "fail_iteration": -1, "fail_task": -1}
+        attributes = {"work": work[number] if work else 0, "fail_iteration": -1, "fail_task": -1}
         builder.loop(f"loop{number}", "test_hash", {"cells": "cells", "trace": "trace"}, blocks, attributes=attributes)
     return builder.build()
 
 
-def columns(width, steps=1, *, work=0):
+def columns(width, steps, work=0):
     """Independent chains of `steps` updates: loop s updates cell i in block i."""
-    builder = PlanBuilder("columns")
-    builder.buffer("cells", (width,), "uint64", role="statistic")
-    builder.buffer("trace", (width * steps, 2), "uint64", role="statistic")
-    for step in range(steps):
-        blocks = []
-        for i in range(width):
-            bounds, updated = (step * width + i, 0, 0, 0, 0, i, i + 1), (update("cells", (i, i + 1)),)
-            blocks.append(Block(bounds, updated))
-        attributes = {"work": work, "fail_iteration": -1, "fail_task": -1}
-        builder.loop(f"step{step}", "test_hash", {"cells": "cells", "trace": "trace"}, blocks, attributes=attributes)
-    return builder.build()
+    return cells_plan(*[[(i, i + 1) for i in range(width)]] * steps, work=[work] * steps)
 
 
 KINDS = {"read": read, "write": write, "update": update, "concurrent": concurrent, "commutative": commutative}
