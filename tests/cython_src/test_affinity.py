@@ -7,6 +7,7 @@ import subprocess
 import sys
 
 import pytest
+from programs import run_python
 
 from forktask.cython_src.affinity import start_remedy
 
@@ -31,8 +32,7 @@ PROGRAM = """if True:
 
 def run(variables, *modules):
     """Run the program beside some variables, after some modules; return its result and its last words."""
-    command = [sys.executable, "-P", "-c", PROGRAM, *modules]
-    done = subprocess.run(command, env={**os.environ, **variables}, capture_output=True, text=True, timeout=120)
+    done = run_python(PROGRAM, *modules, variables=variables)
     return done.stdout.strip(), done.stderr.strip().splitlines()[-1]
 
 

@@ -64,13 +64,12 @@ def cells_plan(*loops, cost=None, work=None):
     builder = PlanBuilder("cells")
     builder.buffer("cells", (max(stop for loop in loops for _, stop in loop),), "uint64", role="statistic")
     builder.buffer("trace", (sum(map(len, loops)), 2), "uint64", role="statistic")
-    tasks = itertools.count()
-    for number, loop in enumerate(loops):
+    tasks, none = itertools.count(), [0] * len(loops)
+    for number, (loop, times, rounds) in enumerate(zip(loops, cost or none, work or none, strict=True)):
         blocks = [
-            Block((next(tasks), 0, 0, 0, 0, *cells), (update("cells", cells),), flops=1e6 * cost[number] if cost else 0.0)
-            for cells in loop
+            Block((next(tasks), 0, 0, 0, 0, *cells), (update("cells", cells),), flops=1e6 * times) for cells in loop
         ]
-        attributes = {"work": work[number] if work else 0, "fail_iteration": -1, "fail_task": -1}
+        attributes = {"work": rounds, "fail_iteration": -1, "fail_task": -1}
         builder.loop(f"loop{number}", "test_hash", {"cells": "cells", "trace": "trace"}, blocks, attributes=attributes)
     return builder.build()
 
