@@ -14,6 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 
+from ...cython_src.affinity import kept_affinity
 from ...cython_src.errors import UsageError
 from ...cython_src.kernels.bench.bench import TASK_BENCH_KERNELS, time_work
 from ..machine.topology import available_cpus
@@ -135,11 +136,8 @@ def _give_back(bound) -> None:
 
 def _evict(cpus: Sequence[int]) -> None:
     """Write more memory on each CPU than its caches hold, and come back to where this thread may run."""
-    before = os.sched_getaffinity(0)
     memory = np.zeros(EVICTED_BYTES, np.uint8)
-    try:
+    with kept_affinity():
         for cpu in dict.fromkeys(cpus):
             os.sched_setaffinity(0, {cpu})
             memory += 1
-    finally:
-        os.sched_setaffinity(0, before)
