@@ -47,15 +47,16 @@ def random_plan(seed, *, num_cells=None, num_loops=None, max_blocks=8, work=0, f
         loops.append(blocks)
         task += len(blocks)
     builder.buffer("trace", (task, 2), "uint64", role="statistic")
+    attributes = {"work": work, "fail_iteration": fail[0], "fail_task": fail[1]}
+    return _of_loops(builder, "test_hash", loops, attributes, phases, rng)
+
+
+def _of_loops(builder, kernel, loops, attributes, phases, rng):
+    """The plan of loops of a kernel over all buffers, each in a random phase."""
+    operands = {name: name for name in builder.buffers}
     for number, blocks in enumerate(loops):
-        builder.loop(
-            f"loop{number}",
-            "test_hash",
-            {"cells": "cells", "trace": "trace"},
-            blocks,
-            attributes={"work": work, "fail_iteration": fail[0], "fail_task": fail[1]},
-            phase=str(rng.choice(phases)),
-        )
+        phase = str(rng.choice(phases))
+        builder.loop(f"loop{number}", kernel, operands, blocks, attributes=attributes, phase=phase)
     return builder.build()
 
 
@@ -135,16 +136,7 @@ def kinds_plan(seed, work=0, max_blocks=8, num_loops=None):
         loops.append(blocks)
         task += len(blocks)
     builder.buffer("trace", (task,), "uint64", role="statistic")
-    for number, blocks in enumerate(loops):
-        builder.loop(
-            f"loop{number}",
-            "test_kinds",
-            {"cells": "cells", "folds": "folds", "trace": "trace"},
-            blocks,
-            attributes={"work": work},
-            phase=str(rng.choice(["forward", "backward"])),
-        )
-    return builder.build()
+    return _of_loops(builder, "test_kinds", loops, {"work": work}, ["forward", "backward"], rng)
 
 
 def shared_plan(seed, memory="shared"):

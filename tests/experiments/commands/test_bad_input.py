@@ -14,7 +14,7 @@ from experiments.synthetic_results import synthetic_rows, write_rows
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from kinds import forms_of_models
-from programs import run_python
+from programs import run_forktask, run_python
 
 from forktask.cython_src.binding.executor import BaseExecutor
 from forktask.cython_src.lowering.options import PlanOptions
@@ -250,14 +250,7 @@ TRAIN = ["train", *OPTIONS.split()]
 def test_environments(words, variables, code, tmp_path, processes):
     """Check variables of the environment that keep threads or figures away."""
     out = ["--out", str(tmp_path / "out")] if words[0] == "train" else []
-    done = subprocess.run(
-        [sys.executable, "-P", "-m", "forktask", *words, *out],
-        env={**os.environ, **variables},
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
+    done = run_forktask(*words, *out, variables=variables)
     assert done.returncode == code and "Traceback" not in done.stderr, done.stderr
     if code:
         assert done.stderr.startswith("forktask: error: ") and done.stderr.count("\n") == 1
