@@ -42,7 +42,7 @@ def may_pin() -> bool:
 
 @contextmanager
 def kept_affinity() -> Iterator[None]:
-    """Give the calling thread back the CPUs that it had before an OpenMP library was loaded."""
+    """Give the calling thread back the CPUs that it had, whether it was moved or an OpenMP library was loaded."""
     before = os.sched_getaffinity(0)
     try:
         yield

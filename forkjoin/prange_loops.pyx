@@ -9,12 +9,14 @@ gcc 12). `region="persistent"` has one, and neither forks nor joins between loop
 cimport openmp
 from cython.parallel cimport parallel, prange, threadid
 from libc.stdint cimport int32_t, int64_t, uint8_t
-from libc.stdlib cimport calloc, free
-from posix.stdlib cimport posix_memalign
 
-from ..cython_src.binding.bind cimport BoundPlan, Workers
+from ..cython_src.binding.bind cimport BoundPlan, Workers, kept
 from .serial_loops cimport check_signals
 from prange_loops_c cimport *
+
+import numpy as np
+
+from ..cython_src.binding.storage import aligned_empty
 
 
 # Blocks that have not begun when one fails are left out: a thread must not go on with its share after Ctrl-C has ended
@@ -61,9 +63,9 @@ cdef class ForkJoinTeam:
     cdef int *cpus
     cdef ThreadState *threads
     cdef TreePlace *tree             # NULL: the barrier is the OpenMP library's
+    cdef list keep
 
     def __cinit__(self, int num_threads, cpus, str schedule, int chunk_size, bint by_tree):
-        cdef int i
         self.num_threads = num_threads
         self.chunk_size = max(chunk_size, 1)
         self.schedule = {
@@ -71,22 +73,14 @@ cdef class ForkJoinTeam:
             "dynamic": FORKTASK_DYNAMIC,
             "guided": FORKTASK_GUIDED,
         }[schedule]
-        self.threads = <ThreadState *> calloc(num_threads, sizeof(ThreadState))
-        if by_tree and posix_memalign(<void **> &self.tree, sizeof(TreePlace), num_threads * sizeof(TreePlace)):
-            raise MemoryError
-        if self.threads == NULL:
-            raise MemoryError
+        self.keep = []
+        threads = np.zeros(num_threads * sizeof(ThreadState), np.uint8)
+        self.threads = <ThreadState *> kept(self.keep, threads, np.uint8)
+        if by_tree:
+            places = aligned_empty((num_threads * sizeof(TreePlace),), np.uint8, alignment=sizeof(TreePlace))
+            self.tree = <TreePlace *> kept(self.keep, places, np.uint8)
         if cpus is not None:
-            self.cpus = <int *> calloc(num_threads, sizeof(int))
-            if self.cpus == NULL:
-                raise MemoryError
-            for i in range(num_threads):
-                self.cpus[i] = cpus[i]
-
-    def __dealloc__(self):
-        free(self.threads)
-        free(self.tree)
-        free(self.cpus)
+            self.cpus = <int *> kept(self.keep, cpus, np.intc)
 
     cdef int _error(self) noexcept:
         cdef int i

@@ -543,11 +543,7 @@ static void eager_close(Eager *e)
     free(e->cells);
     free(e->groups);
     free(e->readers);
-    e->tasks = NULL;
-    e->edges = NULL;
-    e->cells = NULL;
-    e->groups = NULL;
-    e->readers = NULL;
+    memset(e, 0, sizeof(*e));
 }
 
 /* Make the memory of eager tasks. The table's arrays and wait_after must outlive it. window: tasks alive at once,

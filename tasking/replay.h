@@ -189,8 +189,7 @@ static void replay_close(Replay *r)
     free(r->num_intra);
     free(r->roots);
     free(r->root_workers);
-    r->nodes = NULL;
-    r->successors = r->num_intra = r->roots = r->root_workers = NULL;
+    memset(r, 0, sizeof(*r));
 }
 
 /* Copy the nodes and the edges that no other edge implies. implied: by edge index, see graph_list_predecessors(). */

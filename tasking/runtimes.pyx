@@ -6,7 +6,6 @@ The C headers beside this file hold the algorithms; here they meet plans and Pyt
 
 from cpython.exc cimport PyErr_CheckSignals
 from libc.stdint cimport int32_t, int64_t, uint8_t
-from libc.stdlib cimport calloc, free
 from libc.string cimport memset
 from posix.unistd cimport getpid
 
@@ -248,18 +247,14 @@ def program_order(plan, graph, cost, int num_workers, bint newest=False):
     cdef Py_ssize_t i
     home, order = np.zeros((2, plan.num_tasks + 1), np.int32)
     cdef int32_t[::1] home_view = home, order_view = order
-    cdef LoopRecord *loops = <LoopRecord *> calloc(len(plan.loops) + 1, sizeof(LoopRecord))
-    if loops == NULL:
-        raise MemoryError
-    try:
-        for i, loop in enumerate(plan.loops):
-            loops[i].first_task, loops[i].num_blocks = loop.first_task, loop.num_blocks
-        recorded.graph.loops = loops
-        hints.cost, hints.newest_first = <const double *> kept(recorded.keep, cost, np.float64), newest
-        with nogil:
-            status = programs_order(&recorded.graph, &hints, num_workers, &home_view[0], &order_view[0])
-    finally:
-        free(loops)
+    cdef LoopRecord *loops = <LoopRecord *> kept(
+        recorded.keep, np.zeros(len(plan.loops) * sizeof(LoopRecord), np.uint8), np.uint8)
+    for i, loop in enumerate(plan.loops):
+        loops[i].first_task, loops[i].num_blocks = loop.first_task, loop.num_blocks
+    recorded.graph.loops = loops
+    hints.cost, hints.newest_first = <const double *> kept(recorded.keep, cost, np.float64), newest
+    with nogil:
+        status = programs_order(&recorded.graph, &hints, num_workers, &home_view[0], &order_view[0])
     _check_compiled(status)
     home, order = home[:-1], order[:-1]
     ends = np.cumsum(np.bincount(home, minlength=num_workers))

@@ -201,9 +201,7 @@ static void scheduler_close(Scheduler *s)
     free(s->idle.workers);
     free(s->victims);
     free(s->ends);
-    s->victims = s->ends = NULL;
-    s->workers = NULL;
-    s->idle.workers = NULL;
+    memset(s, 0, sizeof(*s));
 }
 
 static void *forktask_aligned_zeros(size_t size)

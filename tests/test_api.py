@@ -7,13 +7,12 @@ import inspect
 import json
 import pickle
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 from experiments.synthetic_results import synthetic_rows, write_rows
+from programs import run_python
 
 import forktask as ft
 from forktask import kernels, plans, public, runtimes
@@ -28,8 +27,7 @@ DEEP_IMPORT = re.compile(r"forktask\.(cython_src|forkjoin|tasking|experiments)\b
 def loaded_after(code: str) -> set[str]:
     """Which of `HEAVY` a fresh process has loaded after running some code."""
     program = f"{code}\nimport sys\nprint()\nprint(*(name for name in {HEAVY!r} if name in sys.modules))"
-    done = subprocess.run([sys.executable, "-P", "-c", program], capture_output=True, text=True, check=True, timeout=60)
-    return set(done.stdout.splitlines()[-1].split())
+    return set(run_python(program, check=True, timeout=60).stdout.splitlines()[-1].split())
 
 
 # --- names ----------------------------------------------------------------------------------------------------------

@@ -10,15 +10,14 @@ import contextlib
 import importlib.util
 import io
 import json
-import os
 import re
 import shlex
-import subprocess
 import sys
 import tempfile
 from pathlib import Path
 
 import pytest
+from programs import run_python
 
 from forktask.cython_src.binding.execution_model import ExecutionModel
 from forktask.experiments.analysis.accounting import layers_of_all, summary_table
@@ -77,16 +76,9 @@ def run_examples(page: str, text: str, folder: Path) -> list[tuple[int, str, str
     """(line, printed, expected) of each example, run in order in a fresh process in `folder`."""
     examples = examples_of(text)
     # Threads that sleep while idle: the examples are about results, and a busy machine runs them faster so.
-    environment = {**os.environ, "OMP_WAIT_POLICY": "passive", "OMP_DYNAMIC": "false", "MPLBACKEND": "agg"}
-    done = subprocess.run(
-        [sys.executable, "-P", "-c", RUN_EXAMPLES],
-        input=json.dumps([page, [e[:2] for e in examples]]),
-        capture_output=True,
-        text=True,
-        cwd=folder,
-        env=environment,
-        timeout=240,
-    )
+    variables = {"OMP_WAIT_POLICY": "passive", "OMP_DYNAMIC": "false", "MPLBACKEND": "agg"}
+    given = json.dumps([page, [e[:2] for e in examples]])
+    done = run_python(RUN_EXAMPLES, variables=variables, input=given, cwd=folder)
     assert done.returncode == 0, done.stderr
     return [(line, out, wanted) for (line, _, wanted), out in zip(examples, json.loads(done.stdout), strict=True)]
 

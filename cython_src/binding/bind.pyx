@@ -1,7 +1,6 @@
 """Binding: a symbolic plan becomes records of kernels, pointers and bounds that every executor runs alike."""
 
 from libc.stdint cimport int32_t, int64_t, uintptr_t
-from libc.stdlib cimport calloc, free
 
 from interface_c cimport *
 
@@ -55,12 +54,10 @@ class BlockFailure(RuntimeError):
 cdef void *kept(list keep, values, dtype) except NULL:
     """Address of values as a contiguous array, which is kept: they themselves if they are one. Never empty, so that
     there is an address."""
-    cdef uintptr_t address
     array = np.ascontiguousarray(values, dtype)
     array = array if array.size else np.zeros(1, dtype)
     keep.append(array)
-    address = array.ctypes.data
-    return <void *> address
+    return <void *> <uintptr_t> array.ctypes.data
 
 
 cdef class PythonKernel:
@@ -112,12 +109,6 @@ cdef class BoundPlan:
     instruction_set : str
         Of the compiled kernels; "baseline" when none depends on it; "python" for NumPy targets.
     """
-
-    def __cinit__(self):
-        self.loops = NULL
-
-    def __dealloc__(self):
-        free(self.loops)
 
     def __repr__(self):
         return f"<bound to {self.target} ({self.instruction_set}): {self.plan!r}>"
@@ -228,20 +219,17 @@ cdef class Workers:
 
     def __cinit__(self, int num_workers, Py_ssize_t scratch_bytes=0, int64_t event_capacity=0, allocate=None):
         cdef int w
-        cdef uintptr_t address
         self.num_workers = num_workers
         self.block = aligned_empty((num_workers * sizeof(WorkerState),), np.uint8, alignment=128)
         self.block[:] = 0
-        address = self.block.ctypes.data
-        self.states = <WorkerState *> address
+        self.states = <WorkerState *> <uintptr_t> self.block.ctypes.data
         self.scratch = [(allocate or _whole_pages)(scratch_bytes) for _ in range(num_workers)]
         self.event_arrays = []
         self.spell_arrays = []
         for w in range(num_workers):
             self.states[w].context.worker = w
             self.states[w].context.abi_version = FORKTASK_ABI_VERSION
-            address = self.scratch[w].ctypes.data
-            self.states[w].context.scratch = <void *> address
+            self.states[w].context.scratch = <void *> <uintptr_t> self.scratch[w].ctypes.data
             self.states[w].failed_task = -1
             if event_capacity > 0:
                 # Touched here, so that no page fault falls into a timed block.
@@ -266,16 +254,13 @@ cdef class Workers:
     def switch_log(self, bint on):
         """Switch a log that these workers have off or on again, between runs: what it holds stays."""
         cdef int w
-        cdef uintptr_t address
         for w in range(self.num_workers):
             self.states[w].log.events = NULL
             self.states[w].log.spells = NULL
             if on and self.event_arrays:
-                address = self.event_arrays[w].ctypes.data
-                self.states[w].log.events = <BlockEvent *> address
+                self.states[w].log.events = <BlockEvent *> <uintptr_t> self.event_arrays[w].ctypes.data
             if on and self.spell_arrays:
-                address = self.spell_arrays[w].ctypes.data
-                self.states[w].log.spells = <Spell *> address
+                self.states[w].log.spells = <Spell *> <uintptr_t> self.spell_arrays[w].ctypes.data
 
     def spells(self):
         """Return the spells of each worker in the order of their ends, as structured arrays of start_ns, stop_ns,
@@ -364,24 +349,17 @@ class _ArgumentMemory:
 
 def _compiled_arguments(BoundPlan bound, spec, loop, uintptr_t micro_address, memory, operands):
     """Address of the record of a compiled kernel, in `memory`."""
-    cdef KernelArgs *args
-    cdef uintptr_t address
+    cdef KernelArgs *args = <KernelArgs *> <uintptr_t> memory.place(np.zeros(sizeof(KernelArgs), np.uint8))
     attributes = spec.attributes_of(loop)
     integers = np.array([attributes[name] for name in spec.integers], dtype=np.int64)
     reals = np.array([attributes[name] for name in spec.reals], dtype=np.float64)
     bounds = loop.bounds
-    address = memory.place(np.zeros(sizeof(KernelArgs), np.uint8))
-    args = <KernelArgs *> address
     for i, name in enumerate(spec.operands):
         if name in operands:  # an optional operand that is absent stays NULL
-            address = bound.arrays[operands[name]].ctypes.data
-            args.operand[<int> i] = <void *> address
-    address = memory.place(integers)
-    args.integers = <const int64_t *> address
-    address = memory.place(reals)
-    args.reals = <const double *> address
-    address = memory.place_once(bounds)
-    args.bounds = <const int32_t *> address
+            args.operand[<int> i] = <void *> <uintptr_t> bound.arrays[operands[name]].ctypes.data
+    args.integers = <const int64_t *> <uintptr_t> memory.place(integers)
+    args.reals = <const double *> <uintptr_t> memory.place(reals)
+    args.bounds = <const int32_t *> <uintptr_t> memory.place_once(bounds)
     args.bounds_width = bounds.shape[1]
     args.num_blocks = loop.num_blocks
     args.micro = <const MicroKernels *> micro_address
@@ -417,9 +395,8 @@ def bind(plan, storage=None, target="cpu", instruction_set=None, *, arrays=None)
     memory = _ArgumentMemory()
     bound.keep = [memory]
     bound.needs_gil = False
-    bound.loops = <LoopRecord *> calloc(max(bound.num_loops, 1), sizeof(LoopRecord))
-    if bound.loops == NULL:
-        raise MemoryError
+    records = np.zeros(bound.num_loops * sizeof(LoopRecord), np.uint8)
+    bound.loops = <LoopRecord *> kept(bound.keep, records, np.uint8)
     bound.task_loop = <int32_t *> kept(bound.keep, plan.task_loop, np.int32)
     for k, loop in enumerate(plan.loops):
         specs[k].check(loop)
@@ -452,22 +429,19 @@ cdef int _set_kernel(BoundPlan bound, Py_ssize_t k, loop, spec, uintptr_t micro_
     """Give a loop its kernel and the kernel's arguments."""
     cdef LoopRecord *record = &bound.loops[k]
     cdef OwnOperands *chosen
-    cdef uintptr_t address
     if spec.reference is None and (bound.target != "cpu" or spec.address is None):
         raise UsageError(f"kernel {loop.kernel!r} has no form for target {bound.target!r}; use target 'cpu'")
     if len(spec.operands) > MAX_OPERANDS:
         raise AssertionError(f"kernel {spec.name!r} has too many operands")
     if bound.target == "cpu" and spec.address is not None:
-        address = spec.address
-        record.kernel = <BlockKernel> address
+        record.kernel = <BlockKernel> <uintptr_t> spec.address
         make_arguments = partial(_compiled_arguments, bound, spec, loop, micro_address, memory)
     else:
         record.kernel = <BlockKernel> _run_python_kernel
         bound.needs_gil = True
         make_arguments = partial(_python_arguments, bound, spec, loop)
     if not isinstance(loop.blocks, tuple) or not any(block.operands for block in loop.blocks):
-        address = make_arguments(loop.operands)
-        record.args = <const void *> address
+        record.args = <const void *> <uintptr_t> make_arguments(loop.operands)
         return 0
     # Blocks with operands of their own: a record for each combination, chosen by the block's number.
     made = {}

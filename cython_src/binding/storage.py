@@ -11,6 +11,7 @@ from typing import Any, Literal
 
 import numpy as np
 
+from ..affinity import kept_affinity
 from ..errors import UsageError, did_you_mean, refuse_copies
 from ..plan.model import READ, BlockLoop, Buffer, Plan, UniformBlocks
 
@@ -176,9 +177,8 @@ def home_of(loop: BlockLoop, number: int, num_threads: int) -> int:
 
 def _touch_first(plan: Plan, arrays: Mapping[str, np.ndarray], homes: Sequence[int]) -> None:
     """Zero what the first loop that writes an array writes of it, each block on the CPU of its home."""
-    own = os.sched_getaffinity(0)
     touched: set[str] = set()
-    try:
+    with kept_affinity():
         for loop in plan.loops:
             parts: dict[int, list[tuple[str, tuple[slice, ...]]]] = {}
             for number, block in enumerate(() if isinstance(loop.blocks, UniformBlocks) else loop.blocks):
@@ -192,8 +192,6 @@ def _touch_first(plan: Plan, arrays: Mapping[str, np.ndarray], homes: Sequence[i
                 for name, box in boxes:
                     arrays[name][box] = 0
             touched.update(name for boxes in parts.values() for name, _ in boxes)
-    finally:
-        os.sched_setaffinity(0, own)
 
 
 def _dtype(buffer: Buffer, float_dtype: str | None) -> np.dtype:

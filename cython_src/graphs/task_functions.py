@@ -27,14 +27,11 @@ class TaskFunction:
         names = list(self.signature.parameters)
         regions = [name for kind in KINDS for name in declared[kind]]
         self._others = [name for name in names if name not in regions]
-        order = [names.index(name) for name in (*regions, *self._others)]
+        places = [(*regions, *self._others).index(name) for name in names]
 
         @functools.wraps(function)
         def kernel(*values: Any) -> None:  # regions by kind, then the other arguments: as a graph calls kernels
-            arguments: list[Any] = [None] * len(order)
-            for where, value in zip(order, values, strict=True):
-                arguments[where] = value
-            function(*arguments)
+            function(*(values[place] for place in places))
 
         self._kernel = kernel
         functools.update_wrapper(self, function)

@@ -7,8 +7,8 @@ blocks   [1x1 to expansion x channels; 3x3 depthwise; 1x1 linear], STAGES
 
 from __future__ import annotations
 
-from .layers import Add, GlobalAvgPool, Layer, Linear, Network, ReLU, ReLU6, SoftmaxCrossEntropy
-from .parts import SMALL_IMAGE, convolution_norm
+from .layers import GlobalAvgPool, Layer, Linear, Network, ReLU, ReLU6, SoftmaxCrossEntropy
+from .parts import SMALL_IMAGE, add_shortcut, convolution_norm
 
 # Expansion, channels, blocks, stride of the first of them. The second stage halves large images only.
 STAGES = ((1, 16, 1, 1), (6, 24, 2, 2), (6, 32, 3, 2), (6, 64, 4, 2), (6, 96, 3, 1), (6, 160, 3, 2), (6, 320, 1, 1))
@@ -52,10 +52,6 @@ def _block(
         *convolution_norm(f"{name}.conv2", f"{name}.bn2", inner, 3, stride, groups=inner),
         *convolution_norm(f"{name}.conv3", f"{name}.bn3", channels_out, 1, relu=False),
     ]
-    if stride != 1 or (channels != channels_out and not project):
-        return layers
-    shortcut = source
-    if channels != channels_out:
-        shortcut = f"{name}.shortcut.1"
-        layers += convolution_norm(f"{name}.shortcut.0", shortcut, channels_out, 1, after=source, relu=False)
-    return [*layers, Add(f"{name}.sum", (f"{name}.bn3", shortcut))]
+    if stride == 1 and (channels == channels_out or project):
+        add_shortcut(layers, name, source, channels, channels_out, stride)
+    return layers

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from .layers import BatchNorm, Conv2d, GlobalAvgPool, Layer, Linear, MaxPool, Network, ReLU, SoftmaxCrossEntropy
+from .layers import Add, BatchNorm, Conv2d, GlobalAvgPool, Layer, Linear, MaxPool, Network, ReLU, SoftmaxCrossEntropy
 
 SMALL_IMAGE = 32  # up to here networks begin without halving the image: their CIFAR-10 forms
 
@@ -27,6 +27,15 @@ def convolution_norm(
     """Convolution and batch norm, and ReLU under the norm's name + ".relu"."""
     layers: list[Layer] = [convolution(conv, channels, kernel, stride, groups, after), BatchNorm(norm)]
     return [*layers, ReLU(f"{norm}.relu")] if relu else layers
+
+
+def add_shortcut(layers: list[Layer], name: str, source: str, channels: int, channels_out: int, stride: int) -> None:
+    """Append the sum of a block's result and its source, which is projected where its shape changes."""
+    last, shortcut = layers[-1].name, source
+    if stride != 1 or channels != channels_out:
+        shortcut = f"{name}.shortcut.1"
+        layers += convolution_norm(f"{name}.shortcut.0", shortcut, channels_out, 1, stride, after=source, relu=False)
+    layers.append(Add(f"{name}.sum", (last, shortcut)))
 
 
 def residual_classifier(

@@ -10,8 +10,8 @@ global average pool, fully connected
 
 from __future__ import annotations
 
-from .layers import Add, Layer, Network, ReLU
-from .parts import SMALL_IMAGE, convolution_norm, residual_classifier
+from .layers import Layer, Network, ReLU
+from .parts import SMALL_IMAGE, add_shortcut, convolution_norm, residual_classifier
 
 
 def network(name: str, size: int, num_classes: int, width: int = 64, blocks: tuple[int, ...] = (2, 2, 2, 2)) -> Network:
@@ -27,8 +27,5 @@ def _block(name: str, source: str, channels: int, channels_out: int, stride: int
         *convolution_norm(f"{name}.conv1", f"{name}.bn1", channels_out, 3, stride, after=source),
         *convolution_norm(f"{name}.conv2", f"{name}.bn2", channels_out, 3, relu=False),
     ]
-    shortcut = source
-    if stride != 1 or channels != channels_out:
-        shortcut = f"{name}.shortcut.1"
-        layers += convolution_norm(f"{name}.shortcut.0", shortcut, channels_out, 1, stride, after=source, relu=False)
-    return [*layers, Add(f"{name}.sum", (f"{name}.bn2", shortcut)), ReLU(f"{name}.relu")]
+    add_shortcut(layers, name, source, channels, channels_out, stride)
+    return [*layers, ReLU(f"{name}.relu")]

@@ -9,8 +9,8 @@ global average pool, fully connected
 
 from __future__ import annotations
 
-from .layers import Add, Layer, Network, ReLU
-from .parts import SMALL_IMAGE, convolution_norm, residual_classifier
+from .layers import Layer, Network, ReLU
+from .parts import SMALL_IMAGE, add_shortcut, convolution_norm, residual_classifier
 
 GROUPS = 2
 
@@ -29,8 +29,5 @@ def _block(name: str, source: str, channels: int, channels_out: int, stride: int
         *convolution_norm(f"{name}.conv2", f"{name}.bn2", channels_out // 2, 3, stride, GROUPS),
         *convolution_norm(f"{name}.conv3", f"{name}.bn3", channels_out, 1, relu=False),
     ]
-    shortcut = source
-    if stride != 1 or channels != channels_out:
-        shortcut = f"{name}.shortcut.1"
-        layers += convolution_norm(f"{name}.shortcut.0", shortcut, channels_out, 1, stride, after=source, relu=False)
-    return [*layers, Add(f"{name}.sum", (f"{name}.bn3", shortcut)), ReLU(f"{name}.relu")]
+    add_shortcut(layers, name, source, channels, channels_out, stride)
+    return [*layers, ReLU(f"{name}.relu")]

@@ -15,7 +15,7 @@ those of data.
 """
 
 from libc.stdint cimport int32_t, uint8_t, uint64_t
-from libc.stdlib cimport free, malloc, qsort
+from libc.stdlib cimport free, qsort
 from libc.string cimport memcmp, memset
 
 import numpy as np
@@ -37,9 +37,7 @@ def topological_order(const int32_t[::1] offsets, const int32_t[::1] split, cons
     edges hold a cycle."""
     cdef Py_ssize_t n = split.shape[0], u, k, head = 0, tail = 0
     cdef int32_t w
-    order_array = np.empty(n, dtype=np.int32)
-    waiting_array = np.zeros(n, dtype=np.int32)
-    cdef int32_t[::1] order = order_array, waiting = waiting_array
+    cdef int32_t[::1] order = np.empty(n, np.int32), waiting = np.zeros(n, np.int32)
     with nogil:
         for u in range(n):
             for k in range(offsets[u], split[u]):
@@ -59,7 +57,7 @@ def topological_order(const int32_t[::1] offsets, const int32_t[::1] split, cons
                     tail += 1
     if tail != n:
         raise ValueError("the edges within an iteration form a cycle")
-    return order_array
+    return np.asarray(order)
 
 
 cdef struct IntVector:
@@ -166,27 +164,26 @@ cdef class _Recorder:
     cdef int32_t[::1] task_offsets, access_list, list_offsets, list_cells, access_buffer
     cdef const uint8_t[::1] access_kind
     # per cell
-    cdef int32_t *writers            # heads of lists in the pool, -1: empty
-    cdef int32_t *readers
-    cdef int32_t *before             # whom the members of a group wait for
-    cdef uint8_t *writer_kind
+    cdef int32_t[::1] writers        # heads of lists in the pool, -1: empty
+    cdef int32_t[::1] readers
+    cdef int32_t[::1] before         # whom the members of a group wait for
+    cdef uint8_t[::1] writer_kind
     # pool: the task, as which buffer it used the cell (an arena's have cells in common), whether it only read
     cdef IntVector node_task, node_buffer, node_reads, node_next
     cdef IntVector node_walked       # stamp of the last search that has gone through the list from here on
     cdef IntVector newest_before     # newest list that goes on at node i: [i + 1]; at none: [0]
     # per task id of both copies: marks for removing duplicates
-    cdef int32_t *mark
+    cdef int32_t[::1] mark
     cdef int32_t stamp
     # interned producer lists: hash table of indices into the list arrays
     cdef IntVector producer, list_start, list_length, list_kind, list_uses
-    cdef int32_t *table
-    cdef Py_ssize_t table_size, table_used
+    cdef int32_t[::1] table          # its size is a power of two
+    cdef Py_ssize_t table_used
     # what each recorded consumer waits for: (consumer, list) pairs
     cdef IntVector wait_consumer, wait_list
     cdef IntVector awaited
 
     def __cinit__(self, access_table):
-        cdef Py_ssize_t i
         t = access_table
         self.num_tasks = t.num_tasks
         self.num_cells = t.num_cells
@@ -196,34 +193,13 @@ cdef class _Recorder:
         self.list_offsets = np.ascontiguousarray(t.list_offsets, dtype=np.int32)
         self.list_cells = np.ascontiguousarray(t.list_cells, dtype=np.int32)
         self.access_buffer = np.ascontiguousarray(t.access_buffer, dtype=np.int32)
-        self.writers = <int32_t *> malloc((self.num_cells + 1) * sizeof(int32_t))
-        self.readers = <int32_t *> malloc((self.num_cells + 1) * sizeof(int32_t))
-        self.before = <int32_t *> malloc((self.num_cells + 1) * sizeof(int32_t))
-        self.writer_kind = <uint8_t *> malloc(self.num_cells + 1)
-        self.mark = <int32_t *> malloc((2 * self.num_tasks + 1) * sizeof(int32_t))
-        self.table_size = 1024
-        self.table = <int32_t *> malloc(self.table_size * sizeof(int32_t))
-        if (self.writers == NULL or self.readers == NULL or self.before == NULL or self.writer_kind == NULL
-                or self.mark == NULL or self.table == NULL):
-            raise MemoryError
-        for i in range(self.num_cells):
-            self.writers[i] = self.readers[i] = self.before[i] = -1
-            self.writer_kind[i] = C_WRITE
-        for i in range(2 * self.num_tasks):
-            self.mark[i] = -1
-        for i in range(self.table_size):
-            self.table[i] = -1
-        self.stamp = 0
-        self.table_used = 0
+        self.writers, self.readers, self.before = (np.full(self.num_cells, -1, np.int32) for _ in range(3))
+        self.writer_kind = np.full(self.num_cells, C_WRITE, np.uint8)
+        self.mark = np.full(2 * self.num_tasks, -1, np.int32)
+        self.table = np.full(1024, -1, np.int32)
         push(&self.newest_before, -1)
 
     def __dealloc__(self):
-        free(self.writers)
-        free(self.readers)
-        free(self.before)
-        free(self.writer_kind)
-        free(self.mark)
-        free(self.table)
         free(self.node_task.data)
         free(self.node_buffer.data)
         free(self.node_reads.data)
@@ -255,18 +231,18 @@ cdef class _Recorder:
         if n <= 2:
             return self.store(n, kind)
         sort_int32(self.awaited.data, n)
-        slot = hash_slot(self.awaited.data, n, kind, self.table_size)
+        slot = hash_slot(self.awaited.data, n, kind, self.table.shape[0])
         while self.table[slot] >= 0:
             which = self.table[slot]
             if (self.list_length.data[which] == n and self.list_kind.data[which] == kind
                     and memcmp(self.producer.data + self.list_start.data[which], self.awaited.data,
                                n * sizeof(int32_t)) == 0):
                 return which
-            slot = (slot + 1) & (self.table_size - 1)
+            slot = (slot + 1) & (self.table.shape[0] - 1)
         which = self.store(n, kind)
         self.table[slot] = which
         self.table_used += 1
-        if 2 * self.table_used > self.table_size:
+        if 2 * self.table_used > self.table.shape[0]:
             self.grow_table()
         return which
 
@@ -281,24 +257,17 @@ cdef class _Recorder:
         return <int32_t> self.list_start.size - 1
 
     cdef int grow_table(self) except -1 nogil:
-        cdef Py_ssize_t size = 4 * self.table_size, i, slot
-        cdef int32_t *grown = <int32_t *> malloc(size * sizeof(int32_t))
-        if grown == NULL:
-            with gil:
-                raise MemoryError
-        for i in range(size):
-            grown[i] = -1
+        cdef Py_ssize_t size = 4 * self.table.shape[0], i, slot
+        with gil:
+            self.table = np.full(size, -1, np.int32)
         for i in range(self.list_start.size):
             if self.list_length.data[i] <= 2:
                 continue
             slot = hash_slot(self.producer.data + self.list_start.data[i], self.list_length.data[i],
                              self.list_kind.data[i], size)
-            while grown[slot] >= 0:
+            while self.table[slot] >= 0:
                 slot = (slot + 1) & (size - 1)
-            grown[slot] = <int32_t> i
-        free(self.table)
-        self.table = grown
-        self.table_size = size
+            self.table[slot] = <int32_t> i
         return 0
 
     cdef int wait_for(self, int32_t consumer, int kind) except -1 nogil:
@@ -417,29 +386,21 @@ def record_graph(access_table, bint closed=True):
     cdef IntVector edges
     cdef Py_ssize_t i, k, length, start, uses
     cdef int32_t which, consumer, p, num_joins = 0
-    cdef int32_t *join_of
-    cdef int32_t *seen
+    cdef int32_t[::1] join_of, seen
     with nogil:
         recorder.record(0, not closed)
         if closed:
             recorder.record(n, True)
     memset(&edges, 0, sizeof(edges))
     cdef int32_t first = n if closed else 0   # ids from here on belong to the steady iteration
-    join_of = <int32_t *> malloc((recorder.list_start.size + 1) * sizeof(int32_t))
-    seen = <int32_t *> malloc((2 * n + recorder.list_start.size + 1) * sizeof(int32_t))
-    if join_of == NULL or seen == NULL:
-        free(join_of)
-        free(seen)
-        raise MemoryError
+    join_of = np.full(recorder.list_start.size, -1, np.int32)
+    # seen[producer or join, as n + its number]: the consumer that already has an edge from there
+    seen = np.full(2 * n + recorder.list_start.size, -1, np.int32)
     try:
         with nogil:
-            # seen[producer or join, as n + its number]: the consumer that already has an edge from there
-            for i in range(2 * n + recorder.list_start.size):
-                seen[i] = -1
             for i in range(recorder.list_start.size):
                 length = recorder.list_length.data[i]
                 uses = recorder.list_uses.data[i]
-                join_of[i] = -1
                 if length * uses > 2 * (length + uses):  # a join must save more than its own visit costs
                     join_of[i] = n + num_joins
                     num_joins += 1
@@ -465,8 +426,6 @@ def record_graph(access_table, bint closed=True):
                     push_edge(&edges, p - first if p >= first else p, consumer, p < first)
         return _flat_graph(n, num_joins, &edges, closed)
     finally:
-        free(join_of)
-        free(seen)
         free(edges.data)
 
 
@@ -475,9 +434,7 @@ cdef object _flat_graph(int32_t num_tasks, int32_t num_joins, IntVector *edges, 
     cdef int32_t num_nodes = num_tasks + num_joins, v, place
     cdef Py_ssize_t i
     cdef const Edge *edge = <const Edge *> edges.data
-    num_intra_array = np.zeros(num_nodes, np.int32)
-    num_cross_array = np.zeros(num_nodes, np.int32)
-    cdef int32_t[::1] num_intra = num_intra_array, num_cross = num_cross_array
+    cdef int32_t[::1] num_intra = np.zeros(num_nodes, np.int32), num_cross = np.zeros(num_nodes, np.int32)
     for i in range(edges.size // 3):
         if edge[i].token:
             num_cross[edge[i].target] += 1
@@ -490,12 +447,8 @@ cdef object _flat_graph(int32_t num_tasks, int32_t num_joins, IntVector *edges, 
                 num_cross[v] = 1
     cdef Py_ssize_t num_edges = edges.size // 3
     edge = <const Edge *> edges.data
-    offsets_array = np.zeros(num_nodes + 1, np.int32)
-    split_array = np.zeros(num_nodes, np.int32)
-    successors_array = np.empty(num_edges, np.int32)
-    next_array = np.empty(2 * num_nodes, np.int32)
-    cdef int32_t[::1] offsets = offsets_array, split = split_array
-    cdef int32_t[::1] successors = successors_array, following = next_array
+    cdef int32_t[::1] offsets = np.zeros(num_nodes + 1, np.int32), split = np.zeros(num_nodes, np.int32)
+    cdef int32_t[::1] successors = np.empty(num_edges, np.int32), following = np.empty(2 * num_nodes, np.int32)
     for i in range(num_edges):
         offsets[edge[i].source + 1] += 1
         split[edge[i].source] += 1 - edge[i].token
@@ -512,10 +465,10 @@ cdef object _flat_graph(int32_t num_tasks, int32_t num_joins, IntVector *edges, 
     return TaskGraph(
         num_tasks=int(num_tasks),
         num_joins=int(num_joins),
-        successor_offsets=offsets_array,
-        successor_split=split_array,
-        successors=successors_array,
-        num_intra=num_intra_array,
-        num_cross=num_cross_array,
+        successor_offsets=np.asarray(offsets),
+        successor_split=np.asarray(split),
+        successors=np.asarray(successors),
+        num_intra=np.asarray(num_intra),
+        num_cross=np.asarray(num_cross),
         closed=bool(closed),
     )

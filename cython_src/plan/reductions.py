@@ -200,16 +200,15 @@ def _fill(buffer: Buffer, run: _Run, near: BlockLoop) -> BlockLoop:
 
 def _combine(buffer: Buffer, run: _Run, near: BlockLoop) -> BlockLoop:
     """buffer = ((buffer + copy 0) + copy 1) + ..., a block for each part of the regions that is cut no further."""
-    blocks = []
-    for box in _pieces(_full(buffer, run)):
-        blocks.append(
-            Block(
-                bounds_of(buffer.shape, box),
-                (update(buffer.name, *box), *(read(copy, *box) for copy in run.copies)),
-                float(buffer.bytes_of(box) // np.dtype(buffer.dtype).itemsize * run.num_copies),
-                buffer.bytes_of(box) * (run.num_copies + 2),
-            )
+    blocks = [
+        Block(
+            bounds_of(buffer.shape, box),
+            (update(buffer.name, *box), *(read(copy, *box) for copy in run.copies)),
+            float(buffer.bytes_of(box) // np.dtype(buffer.dtype).itemsize * run.num_copies),
+            buffer.bytes_of(box) * (run.num_copies + 2),
         )
+        for box in _pieces(_full(buffer, run))
+    ]
     operands = {"out": buffer.name, **{f"copy{i}": copy for i, copy in enumerate(run.copies)}}
     name, copies = f"{near.name}.combine.{buffer.name}", run.num_copies
     return loop_like(near, name, "reduction_combine", operands, blocks, buffer, copies=copies)
@@ -223,10 +222,8 @@ def _full(buffer: Buffer, run: _Run) -> list[Box]:
 def _pieces(boxes: Sequence[Box]) -> list[Box]:
     """Disjoint boxes that cover the union of some boxes: the grid of all their cuts, without what none covers."""
     cuts = [sorted({cut for ranges in dimension for cut in ranges}) for dimension in zip(*boxes, strict=True)]
-    pieces = []
-    for piece in itertools.product(*(itertools.pairwise(c) for c in cuts)):
-        if any(
-            all(a <= start and stop <= b for (start, stop), (a, b) in zip(piece, box, strict=True)) for box in boxes
-        ):
-            pieces.append(piece)
-    return pieces
+    return [
+        piece
+        for piece in itertools.product(*(itertools.pairwise(c) for c in cuts))
+        if any(all(a <= x and y <= b for (x, y), (a, b) in zip(piece, box, strict=True)) for box in boxes)
+    ]

@@ -15,8 +15,7 @@ def longest_path(const int32_t[::1] order, const int32_t[::1] offsets, const int
     cdef Py_ssize_t n = order.shape[0], i, k
     cdef int32_t u
     cdef double done, longest = 0
-    start_array = np.zeros(n, dtype=np.float64)
-    cdef double[::1] start = start_array
+    cdef double[::1] start = np.zeros(n)
     with nogil:
         for i in range(n):
             u = order[i]
@@ -63,19 +62,15 @@ def maximum_cycle_mean(const int32_t[::1] order, const int32_t[::1] offsets, con
     cdef Py_ssize_t n = order.shape[0]
     cdef int32_t u, node
     cdef double mean = 0, total, tokens
-    x_array = np.zeros(n, dtype=np.float64)
-    pred_array = np.empty(n, dtype=np.int32)
-    token_array = np.empty(n, dtype=np.int8)
-    mark_array = np.empty(n, dtype=np.int32)
-    cdef double[::1] x = x_array
-    cdef int32_t[::1] pred = pred_array, mark = mark_array
-    cdef signed char[::1] token = token_array     # of the link from the predecessor
-    cycle_array = np.empty(0, dtype=np.int32)
+    cdef double[::1] x = np.zeros(n)
+    cdef int32_t[::1] pred = np.empty(n, np.int32), mark = np.empty(n, np.int32)
+    cdef signed char[::1] token = np.empty(n, np.int8)  # of the link from the predecessor
+    cycle = np.empty(0, np.int32)
     while True:
         with nogil:
             node = settle(order, offsets, split, successors, weight, mean, tolerance, x, pred, token, mark)
         if node < 0:
-            return mean, cycle_array, x_array
+            return mean, cycle, np.asarray(x)
         nodes = []
         total = tokens = 0
         u = node
@@ -87,7 +82,7 @@ def maximum_cycle_mean(const int32_t[::1] order, const int32_t[::1] offsets, con
             if u == node:
                 break
         nodes.reverse()
-        cycle_array = np.array(nodes, dtype=np.int32)
+        cycle = np.array(nodes, dtype=np.int32)
         if total / tokens <= mean:
             raise ArithmeticError(f"tolerance {tolerance} is below the rounding of durations that sum to {total}")
         mean = total / tokens

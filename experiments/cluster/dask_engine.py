@@ -19,6 +19,7 @@ from typing import Any
 
 import msgspec
 
+from ...cython_src.closing import Closing
 from ...cython_src.errors import UsageError, optional
 from ..machine.environment import version_text
 from ..results.rows import AnyRow, RunRow, row_of
@@ -33,7 +34,7 @@ REST_S = 600.0  # of a shard's limit: all but its samples and profiles
 SHARED_HOSTS = "FORKTASK_DASK_SHARED_HOSTS"  # set in tests: workers may share a host
 
 
-class DaskEngine:
+class DaskEngine(Closing):
     """A Dask cluster as an engine of `client.measure_on`; a context manager.
 
     Parameters
@@ -75,10 +76,8 @@ class DaskEngine:
                 f"`dask scheduler`, which prints its address"
             ) from None
 
-    def __enter__(self) -> DaskEngine:
-        return self
-
-    def __exit__(self, *_) -> None:
+    def close(self) -> None:
+        """End the connection."""
         self._client.close()
 
     def fetch(self, keep: Callable[[Sequence[AnyRow]], object]) -> None:

@@ -12,9 +12,9 @@ from __future__ import annotations
 import os
 import signal
 import sys
-import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -234,29 +234,21 @@ def again(spec: ModelSpec, threads: Sequence[int]) -> Case:
 def two_at_once(spec: ModelSpec, threads: Sequence[int]) -> Case:
     """Two executors run at the same time."""
     number, plan = threads[-1], random_plan(24, 1)
-    graph, faults = record_graph(plan.accesses, closed=True), []
+    graph = record_graph(plan.accesses, closed=True)
     yield f"two executors on {number} threads each"
 
     def run(executor: Any) -> None:
-        try:
-            for first in range(0, 40, 4):
-                logged_run(executor, plan, graph, first, 4)
-        except Exception as error:
-            faults.append(error)
+        for first in range(0, 40, 4):
+            logged_run(executor, plan, graph, first, 4)
 
     with (
         make_executor(spec, number, event_capacity=CAPACITY) as one,
         make_executor(spec, number, event_capacity=CAPACITY) as other,
+        ThreadPoolExecutor(2) as pool,
     ):
         for executor in (one, other):
             executor.prepare(bind(plan))
-        runners = [threading.Thread(target=run, args=(executor,)) for executor in (one, other)]
-        for runner in runners:
-            runner.start()
-        for runner in runners:
-            runner.join()
-    if faults:
-        raise faults[0]
+        list(pool.map(run, (one, other)))
 
 
 def given_back(spec: ModelSpec, threads: Sequence[int]) -> Case:

@@ -13,6 +13,7 @@ import numpy as np
 
 from ...cython_src.errors import UsageError
 from ...cython_src.reading import open_regular
+from ..results.files import list_folder
 
 ENDINGS = (".jpg", ".jpeg", ".jfif", ".png", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".ppm", ".pgm")
 # Other names of the splits' folders, and of their values in a table.
@@ -122,10 +123,7 @@ def list_table(path: Path) -> Listing:
 
 
 def _folders(folder: Path) -> list[str]:
-    try:
-        return sorted(entry.name for entry in os.scandir(folder) if entry.is_dir() and not entry.name.startswith("."))
-    except OSError as error:
-        raise UsageError(f"folder {str(folder)!r} cannot be read ({error.strerror}); choose another") from None
+    return sorted(path.name for path in list_folder(folder) if path.is_dir() and not path.name.startswith("."))
 
 
 def _refuse_unreadable(error: OSError) -> None:

@@ -17,7 +17,7 @@ from ...cython_src.affinity import usable_cpus
 from ...cython_src.binding.executor import BaseExecutor
 from ...cython_src.errors import MachineError
 from ..subjects.peer_models import JAX
-from ..subjects.subject import LEARNING_RATE, network_of
+from ..subjects.subject import LEARNING_RATE, kept_names, network_of
 from .jax_network import forward, mean_loss
 from .torch_executor import data_of, is_trained
 
@@ -43,8 +43,7 @@ class JaxExecutor(BaseExecutor):
                 samples = samples.transpose(0, 2, 3, 1)
             data = samples, labels, bound.arrays["batch_order"]
             self._data = tuple(jax.numpy.asarray(array, None if array.dtype.kind == "f" else "int32") for array in data)
-            kept = [name for name, buffer in bound.plan.buffers.items() if buffer.role == "statistic"]
-            values = {n: jax.numpy.array(_turned(bound.view(n), TURN)) for n in (*attributes["parameters"], *kept)}
+            values = {n: jax.numpy.array(_turned(bound.view(n), TURN)) for n in kept_names(bound.plan)}
             training = attributes["phase"] == "train"
             trained = [n for n in attributes["parameters"] if training and is_trained(n, attributes)]
             moments = [{n: jax.numpy.zeros_like(values[n]) for n in trained} for _ in range(2)]

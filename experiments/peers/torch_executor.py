@@ -11,7 +11,7 @@ from ...cython_src.binding.executor import BaseExecutor
 from ...cython_src.errors import MachineError
 from ...cython_src.networks.registry import get_network
 from ..subjects.peer_models import GPU_TORCH, TORCH
-from ..subjects.subject import LEARNING_RATE, network_of
+from ..subjects.subject import LEARNING_RATE, kept_names, network_of
 from .torch_network import torch_network
 
 WARMUP_STEPS = 3  # before a capture: libraries choose their kernels and take their memory
@@ -181,9 +181,8 @@ def _made_of(spec, bound, mode: str):
     import torch
 
     module = torch_network(spec, fused_attention=mode != "eager")
-    kept = [name for name, buffer in bound.plan.buffers.items() if buffer.role == "statistic"]
-    names = (*bound.plan.attributes["parameters"], *kept)
-    missing, _ = module.load_state_dict({n: torch.from_numpy(bound.view(n).copy()) for n in names}, strict=False)
+    values = {n: torch.from_numpy(bound.view(n).copy()) for n in kept_names(bound.plan)}
+    missing, _ = module.load_state_dict(values, strict=False)
     if unknown := [name for name in missing if not name.endswith("num_batches_tracked")]:
         raise AssertionError(f"parameters of PyTorch's module without a value: {unknown}")
     return module

@@ -20,6 +20,7 @@ from ...cython_src.networks.layers import (
     Positions,
     ReLU,
     ReLU6,
+    Sigmoid,
     SoftmaxCrossEntropy,
     TiedHead,
     Trigram,
@@ -29,7 +30,8 @@ from ...cython_src.networks.layers import (
 def torch_network(spec: Network, fused_attention: bool = True):
     """Return PyTorch's module for a network; parameters and statistics have the same names.
 
-    A layer's ReLU works in place where nothing else reads its input, as in the modules that people write.
+    A layer's ReLU works in place where nothing else reads its input, as in the modules that people write, and the
+    backward pass does not either.
 
     `fused_attention`: attention through `scaled_dot_product_attention`; else as a product, a masked softmax and a
     product.
@@ -38,6 +40,7 @@ def torch_network(spec: Network, fused_attention: bool = True):
 
     inputs = spec.inputs()
     readers = [name for names in inputs.values() for name in names]
+    kept = {layer.name for layer in spec.layers if isinstance(layer, (ReLU, ReLU6, Sigmoid, Attention))}
 
     class Module(nn.Module):
         def __init__(self):
@@ -48,7 +51,8 @@ def torch_network(spec: Network, fused_attention: bool = True):
             for position, (layer, before, after) in enumerate(spec.shapes()):
                 if isinstance(layer, SoftmaxCrossEntropy):
                     continue  # The loss computes the softmax.
-                in_place = readers.count(inputs[layer.name][0]) == 1
+                source = inputs[layer.name][0]
+                in_place = readers.count(source) == 1 and source not in kept
                 module, function = _parts_of(self, spec, layer, before, after, in_place, fused_attention)
                 later = {name for other in spec.layers[position + 1 :] for name in inputs[other.name]}
                 flatten = isinstance(layer, Linear) and len(before) == 3

@@ -23,7 +23,7 @@ from operator import sub
 from statistics import median
 from typing import Any, NamedTuple
 
-from ...cython_src.affinity import may_pin
+from ...cython_src.affinity import kept_affinity, may_pin
 from ...cython_src.kernels.bench.bench import TASK_BENCH_KERNELS, time_work
 from ...cython_src.kernels.linear.linear import choose_instruction_set
 from ...cython_src.kernels.simd.instruction_sets import ENVIRONMENT_VARIABLE
@@ -141,18 +141,14 @@ class Machine:
 
     def spin(self, cpus: Sequence[int] | None) -> float:
         """Run the calibration kernel on CPUs, one after the other; return the mean duration of the same work."""
-        own, kernel = os.sched_getaffinity(0), TASK_BENCH_KERNELS.index("compute")
+        kernel, taken = TASK_BENCH_KERNELS.index("compute"), []
         if not self._work:
             self._work = max(1, round(4000 * SPIN_S / SPUN_CPUS / min(time_work(kernel, 4000, 1) for _ in range(5))))
-        try:
-            taken = []
+        with kept_affinity():
             for cpu in _spun(cpus):
                 if may_pin():
                     os.sched_setaffinity(0, {cpu})
                 taken.append(time_work(kernel, self._work, 1))
-        finally:
-            if may_pin():
-                os.sched_setaffinity(0, own)
         return sum(taken) / len(taken)
 
     def handover(self, cpus: Sequence[int] | None) -> float | None:

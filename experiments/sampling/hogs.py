@@ -8,12 +8,13 @@ import ctypes
 import os
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 
+from ...cython_src.affinity import kept_affinity
 from ...cython_src.errors import UsageError
 from ...cython_src.kernels.bench.bench import TASK_BENCH_KERNELS, time_work
 from ..machine.topology import available_cpus
@@ -72,20 +73,14 @@ def measure_capacity_beside(hogs: int, cpus: Sequence[int], seconds: float = CAP
     count = max(1, round(seconds / unit_s))
 
     def rate() -> float:
-        rates = [0.0] * len(cpus)
-
-        def spin(number: int) -> None:
-            os.sched_setaffinity(0, {cpus[number]})  # pins the calling thread
+        def spin(cpu: int) -> float:
+            os.sched_setaffinity(0, {cpu})  # pins the calling thread
             start = time.perf_counter()
             time_work(kernel, UNIT_WORK, count)
-            rates[number] = count / (time.perf_counter() - start)
+            return count / (time.perf_counter() - start)
 
-        threads = [threading.Thread(target=spin, args=(number,)) for number in range(len(cpus))]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-        return sum(rates)
+        with ThreadPoolExecutor(len(cpus)) as pool:
+            return sum(pool.map(spin, cpus))
 
     alone = rate()
     with hogs_running(hogs, cpus):
@@ -141,11 +136,8 @@ def _give_back(bound) -> None:
 
 def _evict(cpus: Sequence[int]) -> None:
     """Write more memory on each CPU than its caches hold, and come back to where this thread may run."""
-    before = os.sched_getaffinity(0)
     memory = np.zeros(EVICTED_BYTES, np.uint8)
-    try:
+    with kept_affinity():
         for cpu in dict.fromkeys(cpus):
             os.sched_setaffinity(0, {cpu})
             memory += 1
-    finally:
-        os.sched_setaffinity(0, before)

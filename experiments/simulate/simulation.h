@@ -267,36 +267,33 @@ static void push(Simulation *s, int32_t w, int32_t task)
     s->num_queued++;
 }
 
-static int32_t take_newest(Simulation *s, int32_t w)
+/* Take one of its tasks out of a worker's deque; -1: it has none. */
+static int32_t take(Simulation *s, Worker *me, int32_t task)
 {
-    Worker *me = worker_of(s, w);
-    int32_t task = me->newest;
     if (task < 0)
         return -1;
-    me->newest = s->older[task];
-    if (me->newest >= 0)
-        s->newer[me->newest] = -1;
+    const int32_t older = s->older[task], newer = s->newer[task];
+    if (older >= 0)
+        s->newer[older] = newer;
     else
-        me->oldest = -1;
+        me->oldest = newer;
+    if (newer >= 0)
+        s->older[newer] = older;
+    else
+        me->newest = older;
     me->queued--;
     s->num_queued--;
     return task;
 }
 
+static int32_t take_newest(Simulation *s, int32_t w)
+{
+    return take(s, worker_of(s, w), worker_of(s, w)->newest);
+}
+
 static int32_t take_oldest(Simulation *s, int32_t w)
 {
-    Worker *me = worker_of(s, w);
-    int32_t task = me->oldest;
-    if (task < 0)
-        return -1;
-    me->oldest = s->newer[task];
-    if (me->oldest >= 0)
-        s->older[me->oldest] = -1;
-    else
-        me->newest = -1;
-    me->queued--;
-    s->num_queued--;
-    return task;
+    return take(s, worker_of(s, w), worker_of(s, w)->oldest);
 }
 
 /* Take the oldest task of another worker, from a random one on. */

@@ -206,6 +206,12 @@ def _lower_with_data(*, batch: int, **options: Any) -> Plan:
     return lower(batch=batch, **options, num_images=batches * batch, num_batches=batches)
 
 
+def kept_names(plan: Plan) -> list[str]:
+    """Return the names of parameters and running statistics, which inference needs."""
+    statistics = [name for name, buffer in plan.buffers.items() if buffer.role == "statistic"]
+    return [*plan.attributes["parameters"], *statistics]
+
+
 def fill_dataset(bound, seed: int) -> None:
     """Fill the data set with seeded random images and labels, or tokens, in batches that take turns."""
     generator = np.random.default_rng(seed)

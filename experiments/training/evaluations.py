@@ -17,6 +17,7 @@ from ...cython_src.lowering.lower import lower
 from ...cython_src.networks.layers import Network
 from ..subjects.memory import GRAPH, planned_bytes
 from ..subjects.models import bind_for, make_executor, options_for
+from ..subjects.subject import kept_names
 from .checkpoints import names_of_last_layer, set_arrays, share_data
 from .config import TrainingConfig
 from .dataset import Dataset
@@ -191,9 +192,3 @@ def load_weights(path: Path, network: Network, bound: Any, new_head: bool = Fals
     more = f" and {len(unused) - 4} more" if len(unused) > 4 else ""
     text += [f"not used: {', '.join(unused[:4])}{more}"] if unused else []
     return "; ".join(text)
-
-
-def kept_names(plan: Any) -> list[str]:
-    """Return the names of parameters and running statistics, which inference needs."""
-    statistics = [name for name, buffer in plan.buffers.items() if buffer.role == "statistic"]
-    return [*plan.attributes["parameters"], *statistics]

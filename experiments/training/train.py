@@ -251,11 +251,10 @@ def _check_folder(config: TrainingConfig, resume: bool) -> None:
         _check_resumable(stored_config(out), config)
     elif out.exists():
         # A run that was stopped before its first checkpoint leaves no more than its rows.
-        if not out.is_dir():
+        held = {*list_folder(out)} - {out / SAMPLES, *unfinished(out)} if out.is_dir() else {out}
+        if held and not (out / SAMPLES).exists():
             raise UsageError(f"--out must be a new or empty folder, got {out}; choose another")
-        if {*list_folder(out)} - {out / SAMPLES, *unfinished(out)}:
-            if not (out / SAMPLES).exists():
-                raise UsageError(f"--out must be a new or empty folder, got {out}; choose another")
+        if held:
             read_results(out, "training")  # raises where it holds another thing
             raise UsageError(
                 f"{out} holds a training run already; add --resume to go on with it, or choose another --out"

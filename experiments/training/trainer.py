@@ -35,12 +35,12 @@ from ..subjects.memory import (
     what_fits_gpu,
 )
 from ..subjects.models import bind_for, make_executor, options_for, storage_for
-from ..subjects.subject import homes_of
+from ..subjects.subject import homes_of, kept_names
 from ..tables.progress import say
 from .checkpoints import State, read_checkpoint, set_arrays, share_data, write_checkpoint
 from .config import TrainingConfig, learning_rate_table
 from .dataset import Dataset, random_order
-from .evaluations import Evaluations, evaluation_batch, kept_names, load_weights, number_positions, own_bytes, run_steps
+from .evaluations import Evaluations, evaluation_batch, load_weights, number_positions, own_bytes, run_steps
 from .gpu_sampling import GpuSampler
 from .phase_times import PhaseLog, phase_medians
 from .safetensors import write_safetensors

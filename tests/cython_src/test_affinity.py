@@ -4,9 +4,9 @@ import errno
 import os
 import shutil
 import subprocess
-import sys
 
 import pytest
+from programs import run_forktask, run_python
 
 from forktask.cython_src.affinity import start_remedy
 
@@ -31,8 +31,7 @@ PROGRAM = """if True:
 
 def run(variables, *modules):
     """Run the program beside some variables, after some modules; return its result and its last words."""
-    command = [sys.executable, "-P", "-c", PROGRAM, *modules]
-    done = subprocess.run(command, env={**os.environ, **variables}, capture_output=True, text=True, timeout=120)
+    done = run_python(PROGRAM, *modules, variables=variables)
     return done.stdout.strip(), done.stderr.strip().splitlines()[-1]
 
 
@@ -89,17 +88,14 @@ def refusing(tmp_path):
     )
     command = ["cc", "-shared", "-fPIC", "-xc", "-", "-o", str(tmp_path / "refuse.so")]
     subprocess.run(command, input=source, text=True, check=True)
-    return {**os.environ, "LD_PRELOAD": str(tmp_path / "refuse.so")}
+    return {"LD_PRELOAD": str(tmp_path / "refuse.so")}
 
 
 def test_a_system_that_forbids_pinning_is_named(refusing, tmp_path):
     """Check that threads that are not pinned are measured, and what is said of those that should be."""
-    command = [sys.executable, "-P", "-m", "forktask", "compare", "--network", "lenet5", "--threads", "1", "--quick"]
-    command += ["--models", "forkjoin,taskiter"]
+    command = ["compare", "--network", "lenet5", "--threads", "1", "--quick", "--models", "forkjoin,taskiter"]
     for words, code in ((["--bind", "none"], 0), ([], 2)):
-        done = subprocess.run(
-            [*command, *words], env=refusing, cwd=tmp_path, capture_output=True, text=True, timeout=300
-        )
+        done = run_forktask(*command, *words, variables=refusing, cwd=tmp_path)
         assert done.returncode == code, done.stderr
     assert "must let threads be pinned" in done.stderr and "pass --bind none" in done.stderr
     assert "leave the sandbox" in start_remedy(errno.EPERM) and "pids.max" in start_remedy(errno.EAGAIN)

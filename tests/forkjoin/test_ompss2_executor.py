@@ -2,12 +2,11 @@
 
 import os
 import signal
-import subprocess
-import sys
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from programs import run_python
 
 from forktask.cython_src.binding.bind import bind
 from forktask.cython_src.errors import MachineError, UsageError
@@ -41,17 +40,11 @@ def run(plan, spec, num_threads, iterations, target="cpu", **settings):
 """
 
 
-def preloaded():
-    return {**os.environ, **process_environment(parse_model("ompss2"))}
-
-
 def run_alone(code, **options):
     """Run code in a process that preloads the library; return what it printed. Nothing may stay in /dev/shm."""
     code = BEGIN.format(folder=str(Path(__file__).parent)) + code
     before = set(Path("/dev/shm").iterdir())
-    done = subprocess.run(
-        [sys.executable, "-P", "-c", code], env=preloaded(), capture_output=True, text=True, timeout=100, **options
-    )
+    done = run_python(code, variables=process_environment(parse_model("ompss2")), timeout=100, **options)
     assert done.returncode == 0 and not done.stderr, done.stderr
     assert not [path for path in set(Path("/dev/shm").iterdir()) - before if path.name.startswith("nosv")]
     return done.stdout
@@ -142,7 +135,7 @@ run(task_bench("no_comm", 2, 2), "ompss2", 1, 10)
 os.kill(os.getpid(), signal.SIGKILL)
 """
     )
-    done = subprocess.run([sys.executable, "-P", "-c", code], env=preloaded(), timeout=60, check=False)
+    done = run_python(code, variables=process_environment(parse_model("ompss2")), timeout=60)
     assert done.returncode == -signal.SIGKILL
     assert not list(Path("/dev/shm").glob("nosv*"))
 

@@ -1,12 +1,10 @@
 """What is OpenMP's own beyond the other outside runtimes: depend clauses, and LLVM's runtime."""
 
 import json
-import os
-import subprocess
-import sys
 
 import kinds
 import pytest
+from programs import run_python
 
 from forktask.cython_src.plan.builder import PlanBuilder
 from forktask.cython_src.plan.model import Block, commutative, concurrent, read, write
@@ -40,8 +38,7 @@ def test_depend_lists_merge_what_a_task_does_to_a_cell():
 def test_another_runtime_is_not_taken_for_libgomp():
     """Check that a model of libgomp is refused where calls reach LLVM's runtime, preloaded into the process."""
     code = "import forktask as ft\nft.run('lenet5', model='forkjoin', batch=2, iterations=1)"
-    environment = {**os.environ, "LD_PRELOAD": kinds.libomp()}
-    done = subprocess.run([sys.executable, "-P", "-c", code], env=environment, capture_output=True, text=True)
+    done = run_python(code, variables={"LD_PRELOAD": kinds.libomp()})
     assert "process calls, which is libomp" in done.stderr and "out of LD_PRELOAD" in done.stderr
 
 
@@ -64,12 +61,6 @@ for pattern in ("stencil_1d", "spread", "all_to_all"):
             done.append(int(bound.arrays["cells"][..., 0].sum()))
 print(json.dumps([loaded_runtime(), done]))
 """
-    process = subprocess.run(
-        [sys.executable, "-P", "-c", code],
-        env={**os.environ, "LD_PRELOAD": kinds.libomp()},
-        capture_output=True,
-        text=True,
-        timeout=60,
-    )
+    process = run_python(code, variables={"LD_PRELOAD": kinds.libomp()}, timeout=60)
     assert process.returncode == 0, process.stderr
     assert json.loads(process.stdout) == ["libomp", [8 * 6 * 20] * 6]

@@ -3,11 +3,11 @@
 import json
 import re
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 from own_runtime import GUIDE, QUEUE, build
+from programs import run_forktask
 
 import forktask as ft
 from forktask.cython_src.binding.bind import bind
@@ -87,8 +87,7 @@ def test_one_file_goes_through_the_commands(tmp_path, monkeypatch):
     assert main(["trace", "--network", "lenet5", "--models", model, "--threads", "2", "--out", "logs"]) == 0
     assert main(["metg", "--models", model, "--threads", "2", "--quick", "--out", "costs"]) == 0
     Path("libmine.so").unlink()
-    command = [sys.executable, "-P", "-m", "forktask", "report", "result", "--all"]
-    report = subprocess.run(command, capture_output=True, text=True)
+    report = run_forktask("report", "result", "--all")
     assert report.returncode == 0 and model in report.stdout, report.stderr
 
 

@@ -1,11 +1,9 @@
 """What StarPU asks for beyond the other outside runtimes."""
 
-import os
-import subprocess
-import sys
 import threading
 
 import pytest
+from programs import run_python
 
 from forktask.cython_src.binding.bind import bind
 from forktask.cython_src.errors import UsageError
@@ -54,7 +52,5 @@ def test_executors_share_it_if_their_settings_agree():
 
 def test_starpu_ends_after_executors_have_freed_their_memory():
     """Check that StarPU, which ends with the last executor, reads nothing that others had: glibc overwrites it here."""
-    environment = {**os.environ, "MALLOC_PERTURB_": "165"}
-    command = [sys.executable, "-P", "-c", TRAINERS]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120, check=False)
+    done = run_python(TRAINERS, variables={"MALLOC_PERTURB_": "165"}, timeout=120)
     assert done.returncode == 0, done.stderr

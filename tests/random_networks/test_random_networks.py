@@ -12,7 +12,6 @@ from kinds import LONG
 from random_networks import check as checks
 from random_networks.cases import Case, draw
 from random_networks.check import Deviation, check
-from random_networks.torch_forms import torch_step
 
 import forktask as ft
 from cython_src import reference
@@ -20,10 +19,12 @@ from forktask.cython_src.binding.bind import bind
 from forktask.cython_src.errors import UsageError
 from forktask.cython_src.kernels.convolution.algorithms import CONV_OPTIONS
 from forktask.cython_src.kernels.interface.kernel_spec import registered
+from forktask.cython_src.kernels.loss.loss import IGNORED
 from forktask.cython_src.lowering.lower import lower
 from forktask.cython_src.networks.parts import convolutional_classifier
 from forktask.cython_src.plan.chained_sums import FORMS
 from forktask.cython_src.plan.model import READ
+from forktask.experiments.peers.torch_network import torch_network
 
 KNOWN, OF_A_TEST = 240, 10
 NETWORKS = int(os.environ.get("STRESS_NETWORKS", 2000 if LONG else KNOWN))
@@ -210,6 +211,24 @@ def test_memory_that_is_read_before_it_is_written_is_found():
             checks._run(CHAIN, spoiled, "serial", 1, "nan"), checks._run(CHAIN, spoiled, "serial", 1, "huge"), "memory"
         )
     assert caught.value.kind == "bits"
+
+
+def torch_step(network, parameters, samples, labels):
+    """Mean loss and gradients of all parameters by PyTorch's modules in float64."""
+    import torch
+
+    module = torch_network(network).double()
+    own = dict(module.named_parameters())
+    assert own.keys() == parameters.keys()
+    for name, value in parameters.items():
+        own[name].data[...] = torch.tensor(value)
+    logits = module(torch.tensor(samples, dtype=torch.int64 if network.tokens else torch.float64))
+    targets = torch.tensor(np.array(labels), dtype=torch.int64).reshape(-1)
+    function, logits = torch.nn.functional.cross_entropy, logits.reshape(len(targets), -1)
+    loss = function(logits, targets, ignore_index=IGNORED, reduction="sum") / max(int((targets != IGNORED).sum()), 1)
+    if own:  # a network of poolings alone learns nothing
+        loss.backward()
+    return loss.item(), {name: np.zeros(p.shape) if p.grad is None else p.grad.numpy() for name, p in own.items()}
 
 
 @pytest.mark.torch

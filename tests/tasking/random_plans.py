@@ -47,47 +47,37 @@ def random_plan(seed, *, num_cells=None, num_loops=None, max_blocks=8, work=0, f
         loops.append(blocks)
         task += len(blocks)
     builder.buffer("trace", (task, 2), "uint64", role="statistic")
+    attributes = {"work": work, "fail_iteration": fail[0], "fail_task": fail[1]}
+    return _of_loops(builder, "test_hash", loops, attributes, phases, rng)
+
+
+def _of_loops(builder, kernel, loops, attributes, phases, rng):
+    """The plan of loops of a kernel over all buffers, each in a random phase."""
+    operands = {name: name for name in builder.buffers}
     for number, blocks in enumerate(loops):
-        builder.loop(
-            f"loop{number}",
-            "test_hash",
-            {"cells": "cells", "trace": "trace"},
-            blocks,
-            attributes={"work": work, "fail_iteration": fail[0], "fail_task": fail[1]},
-            phase=str(rng.choice(phases)),
-        )
+        phase = str(rng.choice(phases))
+        builder.loop(f"loop{number}", kernel, operands, blocks, attributes=attributes, phase=phase)
     return builder.build()
 
 
-def cells_plan(*loops, cost):
-    """A plan of loops over ranges of cells, which blocks of 10 us times `cost` update."""
+def cells_plan(*loops, cost=None, work=None):
+    """A plan of loops over ranges of cells, which blocks of 10 us times `cost`, or of `work` rounds, update."""
     builder = PlanBuilder("cells")
     builder.buffer("cells", (max(stop for loop in loops for _, stop in loop),), "uint64", role="statistic")
     builder.buffer("trace", (sum(map(len, loops)), 2), "uint64", role="statistic")
-    tasks = itertools.count()
-    for number, loop in enumerate(loops):
+    tasks, none = itertools.count(), [0] * len(loops)
+    for number, (loop, times, rounds) in enumerate(zip(loops, cost or none, work or none, strict=True)):
         blocks = [
-            Block((next(tasks), 0, 0, 0, 0, *cells), (update("cells", cells),), flops=1e6 * cost[number])
-            for cells in loop
+            Block((next(tasks), 0, 0, 0, 0, *cells), (update("cells", cells),), flops=1e6 * times) for cells in loop
         ]
-        attributes = {"work": 0, "fail_iteration": -1, "fail_task": -1}
+        attributes = {"work": rounds, "fail_iteration": -1, "fail_task": -1}
         builder.loop(f"loop{number}", "test_hash", {"cells": "cells", "trace": "trace"}, blocks, attributes=attributes)
     return builder.build()
 
 
-def columns(width, steps=1, *, work=0):
+def columns(width, steps, work=0):
     """Independent chains of `steps` updates: loop s updates cell i in block i."""
-    builder = PlanBuilder("columns")
-    builder.buffer("cells", (width,), "uint64", role="statistic")
-    builder.buffer("trace", (width * steps, 2), "uint64", role="statistic")
-    for step in range(steps):
-        blocks = []
-        for i in range(width):
-            bounds, updated = (step * width + i, 0, 0, 0, 0, i, i + 1), (update("cells", (i, i + 1)),)
-            blocks.append(Block(bounds, updated))
-        attributes = {"work": work, "fail_iteration": -1, "fail_task": -1}
-        builder.loop(f"step{step}", "test_hash", {"cells": "cells", "trace": "trace"}, blocks, attributes=attributes)
-    return builder.build()
+    return cells_plan(*[[(i, i + 1) for i in range(width)]] * steps, work=[work] * steps)
 
 
 KINDS = {"read": read, "write": write, "update": update, "concurrent": concurrent, "commutative": commutative}
@@ -146,16 +136,7 @@ def kinds_plan(seed, work=0, max_blocks=8, num_loops=None):
         loops.append(blocks)
         task += len(blocks)
     builder.buffer("trace", (task,), "uint64", role="statistic")
-    for number, blocks in enumerate(loops):
-        builder.loop(
-            f"loop{number}",
-            "test_kinds",
-            {"cells": "cells", "folds": "folds", "trace": "trace"},
-            blocks,
-            attributes={"work": work},
-            phase=str(rng.choice(["forward", "backward"])),
-        )
-    return builder.build()
+    return _of_loops(builder, "test_kinds", loops, {"work": work}, ["forward", "backward"], rng)
 
 
 def shared_plan(seed, memory="shared"):

@@ -4,12 +4,10 @@ import dataclasses
 
 import numpy as np
 import pytest
-from tasking.random_plans import columns, random_plan
+from tasking.random_plans import cells_plan, columns, random_plan
 from tasking.test_executor import EXECUTORS, assert_same, content, serial_content
 
 from forktask.cython_src.binding.bind import BlockFailure, bind
-from forktask.cython_src.plan.builder import PlanBuilder
-from forktask.cython_src.plan.model import Block, update
 from forktask.tasking.executor import TaskIterExecutor
 from forktask.tasking.runtimes import StuckGraph
 
@@ -26,7 +24,7 @@ def test_the_watchdog_reports_a_stuck_graph():
         wrong = graph.num_intra.copy()
         wrong[6] += 1
         executor.prepare(bound, dataclasses.replace(graph, num_intra=wrong))
-        with pytest.raises(StuckGraph, match=r"step1\[2\]: finished 0 iterations, waits for 1 of"):
+        with pytest.raises(StuckGraph, match=r"loop1\[2\]: finished 0 iterations, waits for 1 of"):
             executor.run(5)
         executor.prepare(bound, graph)
         executor.run(5)
@@ -36,25 +34,9 @@ def test_the_watchdog_reports_a_stuck_graph():
 def test_sleepers_are_woken(name):
     """Check a graph in which all threads but one sleep again and again, without spinning: each one is woken."""
     plan = columns(9, 2, work=3000)
-    chain = PlanBuilder("chain")
-    chain.buffer("cells", (9,), "uint64", role="statistic")
-    chain.buffer("trace", (200, 2), "uint64", role="statistic")
-    task = 0
-    for step in range(16):
-        blocks = []
-        for i in range(9 if step % 2 else 1):
-            box = (i, i + 1) if step % 2 else (0, 9)
-            blocks.append(Block((task, 0, 0, 0, 0, *box), (update("cells", box),)))
-            task += 1
-        chain.loop(
-            f"step{step}",
-            "test_hash",
-            {"cells": "cells", "trace": "trace"},
-            blocks,
-            attributes={"work": 500 if step % 2 else 20_000, "fail_iteration": -1, "fail_task": -1},
-        )
+    chain = cells_plan(*[[(0, 9)], [(i, i + 1) for i in range(9)]] * 8, work=[20_000, 500] * 8)
     with EXECUTORS[name](16, spin_ns=0, watchdog_s=20) as executor:
-        for tested, iterations in ((plan, 20), (chain.build(), 30)):
+        for tested, iterations in ((plan, 20), (chain, 30)):
             bound = bind(tested)
             executor.prepare(bound)
             executor.run(iterations)

@@ -57,11 +57,8 @@ def winograd_side(algorithm: int) -> int:
 def winograd_filter_transform(side: int) -> np.ndarray:
     """Matrix that takes the 3 taps to the interpolation points, shape (side + 2, 3)."""
     points = WINOGRAD_POINTS[side]
-    matrix = np.zeros((side + 2, 3))
-    for row, p in enumerate(points):
-        matrix[row] = [p**j / math.prod(p - q for q in points if q != p) for j in range(3)]
-    matrix[-1, -1] = 1
-    return matrix
+    rows = [[p**j / math.prod(p - q for q in points if q != p) for j in range(3)] for p in points]
+    return np.array([*rows, [0, 0, 1]], float)
 
 
 def panel_inputs(direction: int, shape: Sequence[int], groups: int) -> tuple[list[int], int]:

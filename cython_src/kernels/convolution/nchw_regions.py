@@ -2,7 +2,7 @@
 
 from ...plan.model import read, update, write
 from ..interface.kernel_spec import size, touches
-from ..maps.nchw import KERNEL, operand_map
+from ..maps.nchw import KERNEL, operand_map, scaled
 
 TAPS = KERNEL * KERNEL
 FORMS = ("conv", "winograd")
@@ -10,10 +10,6 @@ FORMS = ("conv", "winograd")
 
 def _kernels(what):
     return [f"{form}_{what}" for form in FORMS]
-
-
-def _scaled(rows, scale):
-    return rows[0] * scale, rows[1] * scale
 
 
 def _forward_cost(a, b, shapes):
@@ -27,7 +23,7 @@ def _forward_cost(a, b, shapes):
 @touches(*_kernels("forward"), *_kernels("relu_pool"), cost=_forward_cost)
 def forward(a, b, shapes):
     source, target = operand_map("input", "in", a, shapes), operand_map("output", "out", a, shapes)
-    rows = _scaled(b["y"], 2 if "index" in shapes else 1)
+    rows = scaled(b["y"], 2 if "index" in shapes else 1)
     yield read("input", b["g"], (0, source.channels), source.read_rows(*rows))
     if "transformed" in shapes:
         yield read("transformed", (0, shapes["transformed"][0]), (0, source.channels), b["c"])
@@ -54,7 +50,7 @@ def data_gradient(a, b, shapes):
         yield read("transformed", (0, shapes["transformed"][0]), (0, gradient.channels), b["c"])
     else:
         yield read("weight")
-    yield write("output", b["g"], b["c"], target.written_rows(*_scaled(b["y"], 2 if "index" in shapes else 1)))
+    yield write("output", b["g"], b["c"], target.written_rows(*scaled(b["y"], 2 if "index" in shapes else 1)))
     if "index" in shapes:
         yield read("index", b["g"], b["c"], b["y"])
 

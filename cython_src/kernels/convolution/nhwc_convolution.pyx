@@ -17,7 +17,7 @@ from elementwise_c cimport *
 from norm_c cimport *
 
 from ..maps.nhwc cimport (
-    Tile, clear_channel_halo, image_size, pixel, read_tile, row_size, set_block, set_plane,
+    Tile, block_task, clear_channel_halo, image_size, pixel, read_tile, row_size, set_plane,
 )
 
 from functools import partial
@@ -104,10 +104,7 @@ cdef void copied_product(const Call *a, ProductTask *t) noexcept nogil:
             for tap in range(t.num_taps):
                 memcpy(row + tap * part, p + t.taps[tap].a, part * sizeof(float))
         for i in range((count + 3) // 4):
-            groups[i].a = 4 * i * length
-            groups[i].c = 4 * i * width
-            groups[i].first = 0
-            groups[i].count = min(4, count - 4 * i)
+            groups[i] = PixelGroup(a=4 * i * length, c=4 * i * width, first=0, count=min(4, count - 4 * i))
         product.num_groups = (count + 3) // 4
         # Rows beyond the last of a group are read, not used: they must hold numbers of some kind.
         memset(copied + count * length, 0, (product.num_groups * 4 - count) * length * sizeof(float))
@@ -131,7 +128,7 @@ cdef void direct_product(const Call *a, ProductTask *t) noexcept nogil:
     cdef const Convolution *c = a.c
     cdef PixelGroup *groups = <PixelGroup *> a.scratch
     cdef int move = 1 if c.transposed else c.stride
-    cdef int columns = a.columns, of_row = (columns + 3) // 4, n, y, i, at, num = 0, filled = 0
+    cdef int columns = a.columns, of_row = (columns + 3) // 4, n, y, i, at, hidden, num = 0, filled = 0
     # More groups than a list has are filled in, one row's.
     cdef int limit = list_groups(c.source.pitch) - of_row
     cdef Py_ssize_t a_row, c_row
@@ -146,10 +143,9 @@ cdef void direct_product(const Call *a, ProductTask *t) noexcept nogil:
             c_row = pixel(&c.target, n, y * a.step + a.ry, a.rx)
             for i in range(of_row):
                 at = min(4 * i, columns - 4)
-                groups[filled].a = a_row + at * t.pixel
-                groups[filled].c = c_row + at * t.out_pixel
-                groups[filled].first = 4 * i - at
-                groups[filled].count = 4 - groups[filled].first
+                hidden = 4 * i - at
+                groups[filled] = PixelGroup(
+                    a=a_row + at * t.pixel, c=c_row + at * t.out_pixel, first=hidden, count=4 - hidden)
                 filled += 1
             if filled > limit and num > 0:
                 # The row that was just filled in comes from memory while the list before it is summed.
@@ -169,7 +165,7 @@ cdef void direct_flat(const Call *a, ProductTask *t) noexcept nogil:
     cdef const Convolution *c = a.c
     cdef PixelGroup *groups = <PixelGroup *> a.scratch
     cdef int limit = flat_groups(c, t.k, t.num_panels)
-    cdef int total = (a.b.n1 - a.b.n0) * a.rows * a.columns, all_groups = (total + 3) // 4, done = 0, i, at
+    cdef int total = (a.b.n1 - a.b.n0) * a.rows * a.columns, all_groups = (total + 3) // 4, done = 0, i, at, hidden
     t.a = a.x + a.b.n0 * image_size(&c.source)
     t.c = a.out + a.b.n0 * image_size(&c.target)
     t.groups = groups
@@ -180,10 +176,8 @@ cdef void direct_flat(const Call *a, ProductTask *t) noexcept nogil:
         t.more_groups = min(3, all_groups - done - t.num_groups)
         for i in range(t.num_groups + t.more_groups):
             at = min(4 * (done + i), total - 4)
-            groups[i].a = at * t.pixel
-            groups[i].c = at * t.out_pixel
-            groups[i].first = 4 * (done + i) - at
-            groups[i].count = 4 - groups[i].first
+            hidden = 4 * (done + i) - at
+            groups[i] = PixelGroup(a=at * t.pixel, c=at * t.out_pixel, first=hidden, count=4 - hidden)
         a.loops.product(t)
         done += t.num_groups
 
@@ -263,10 +257,7 @@ cdef void winograd_product(const Call *a, ProductTask *t) noexcept nogil:
         t.num_panels = stop - run
         t.out_pixel = width = t.num_panels * LANES
         for i in range((place.chunk + 3) // 4):
-            groups[i].a = 4 * i * channels
-            groups[i].c = 4 * i * width
-            groups[i].first = 0
-            groups[i].count = 4
+            groups[i] = PixelGroup(a=4 * i * channels, c=4 * i * width, first=0, count=4)
         done = 0
         while done < total:
             count = min(place.chunk, total - done)
@@ -295,8 +286,7 @@ cdef void winograd_product(const Call *a, ProductTask *t) noexcept nogil:
 cdef void add_residual(const Convolution *c, float *residual, float *out, const Box *b,
                        const MicroKernels *micro) noexcept nogil:
     """out = activation(out + residual), a map of the same geometry, in a block that was just written."""
-    cdef NhwcTask task
-    set_block(&task, &c.target, b)
+    cdef NhwcTask task = block_task(&c.target, b)
     set_plane(&task, 0, out, &c.target, b)
     set_plane(&task, 1, out, &c.target, b)
     set_plane(&task, 2, residual, &c.target, b)
@@ -361,7 +351,7 @@ cdef int conv_forward(const void *args, Py_ssize_t block, const TaskContext *con
     if a.statistics != NULL:
         if a.activation:
             return 1  # they are of the sums before the activation
-        set_block(&done, &a.out_map, &a.box)
+        done = block_task(&a.out_map, &a.box)
         set_plane(&done, 0, a.output, &a.out_map, &a.box)
         nhwc_norm_loops(a.micro).statistics(
             &done, a.statistics + a.partial * 3 * a.out_map.pitch + a.box.c0, a.out_map.pitch)

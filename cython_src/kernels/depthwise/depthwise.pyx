@@ -15,7 +15,7 @@ from depthwise_c cimport *
 from elementwise_c cimport *
 
 from ..maps.nhwc cimport (
-    clear_channel_halo, pixel, set_block, set_plane, set_vectors, set_windows, with_halo)
+    block_task, clear_channel_halo, pixel, set_plane, set_vectors, windows_task, with_halo)
 
 import numpy as np
 
@@ -40,12 +40,10 @@ cdef int depthwise_forward(const void *args, Py_ssize_t block, const TaskContext
     cdef nhwc_norm_depthwise_args a = read_nhwc_norm_depthwise(args, block)
     cdef float *scratch = <float *> context.scratch
     cdef float *bias
-    cdef WindowTask task
     cdef NhwcTask done
-    cdef DepthwiseScratch place
     cdef int c, count = a.box.c1 - a.box.c0
-    set_windows(&task, a.input, &a.in_map, a.output, &a.out_map, False, &a.window, &a.box)
-    place = depthwise_scratch(count, task.kernel, a.bias != NULL)
+    cdef WindowTask task = windows_task(a.input, &a.in_map, a.output, &a.out_map, False, &a.window, &a.box)
+    cdef DepthwiseScratch place = depthwise_scratch(count, task.kernel, a.bias != NULL)
     task.weight = pack(a.micro, &task, a.weight, &a.box, False, scratch + place.weight)
     if a.bias != NULL:
         bias = scratch + place.bias
@@ -64,7 +62,7 @@ cdef int depthwise_forward(const void *args, Py_ssize_t block, const TaskContext
         task.statistics_stride = a.out_map.pitch
     nhwc_depthwise_loops(a.micro).forward(&task)
     if a.statistics != NULL and a.activation:
-        set_block(&done, &a.out_map, &a.box)
+        done = block_task(&a.out_map, &a.box)
         set_plane(&done, 0, a.output, &a.out_map, &a.box)
         set_plane(&done, 1, a.output, &a.out_map, &a.box)
         done.activation = a.activation
@@ -75,9 +73,8 @@ cdef int depthwise_forward(const void *args, Py_ssize_t block, const TaskContext
 
 cdef int depthwise_backward_data(const void *args, Py_ssize_t block, const TaskContext *context) noexcept nogil:
     cdef nhwc_depthwise_backward_data_args a = read_nhwc_depthwise_backward_data(args, block)
-    cdef WindowTask task
     cdef bint backward = a.window.stride != 1
-    set_windows(&task, a.gradient, &a.in_map, a.output, &a.out_map, backward, &a.window, &a.box)
+    cdef WindowTask task = windows_task(a.gradient, &a.in_map, a.output, &a.out_map, backward, &a.window, &a.box)
     task.accumulate = a.accumulate
     # With stride 1 it is a convolution of the gradient with the weights turned round.
     task.weight = pack(a.micro, &task, a.weight, &a.box, not backward, <float *> context.scratch)
@@ -106,12 +103,10 @@ cdef int depthwise_backward_weights(const void *args, Py_ssize_t block, const Ta
     cdef float *sums
     cdef float *out
     cdef const float *dy
-    cdef DepthwiseScratch place
-    cdef WindowTask task
     cdef int n, y, x, c, taps = a.window.kernel * a.window.kernel, count = a.box.c1 - a.box.c0
     cdef Py_ssize_t first = a.partial * a.gradient_map.channels + a.box.c0
-    set_windows(&task, a.input, &a.in_map, a.gradient, &a.gradient_map, False, &a.window, &a.box)
-    place = depthwise_scratch(count, task.kernel, a.bias_output != NULL)
+    cdef WindowTask task = windows_task(a.input, &a.in_map, a.gradient, &a.gradient_map, False, &a.window, &a.box)
+    cdef DepthwiseScratch place = depthwise_scratch(count, task.kernel, a.bias_output != NULL)
     nhwc_depthwise_loops(a.micro).backward_weights(&task, scratch + place.sums)
     store_sums(scratch + place.sums, taps, count, a.accumulate, a.output + first * taps)
     if a.bias_output != NULL:
@@ -139,10 +134,10 @@ cdef int depthwise_norm_backward(const void *args, Py_ssize_t block, const TaskC
     cdef DepthwiseBackwardTask task
     cdef float *scratch = <float *> context.scratch
     cdef DepthwiseScratch place
-    cdef int i, kernel = a.window.kernel, count = a.box.c1 - a.box.c0, c0 = a.box.c0
+    cdef int kernel = a.window.kernel, count = a.box.c1 - a.box.c0, c0 = a.box.c0
     a.box.y0, a.box.y1 = 0, small.height
     rows.y0, rows.y1 = 0, large.height
-    set_windows(&task.window, a.input, large, a.result, small, False, &a.window, &a.box)
+    task.window = windows_task(a.input, large, a.result, small, False, &a.window, &a.box)
     place = depthwise_backward_scratch(count, kernel, a.window.stride, large.width * task.window.pitch,
                                        small.width * task.window.pitch, small.height)
     task.sums = scratch + place.sums
@@ -157,11 +152,9 @@ cdef int depthwise_norm_backward(const void *args, Py_ssize_t block, const TaskC
         task.inv_std = a.input_inv_std + c0
         task.partials = a.statistics + a.partial * 2 * large.pitch + c0
         task.partials_stride = large.pitch
-    set_block(&task.norm, small, &a.box)
+    task.norm = block_task(small, &a.box)
     set_plane(&task.norm, 0, a.gradient, &gradient, &a.box)
     set_plane(&task.norm, 1, a.result, small, &a.box)
-    for i in range(2, MAX_PLANES):
-        set_plane(&task.norm, i, NULL, small, &a.box)
     set_vectors(&task.norm, 0, c0, a.coefficients, a.coefficients + small.pitch)
     set_vectors(&task.norm, 2, c0, a.coefficients + 2 * small.pitch, a.mean)
     set_vectors(&task.norm, 4, c0, a.scale, a.shift)

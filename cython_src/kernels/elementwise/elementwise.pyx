@@ -14,7 +14,7 @@ the backward pass runs the same kernel on the gradient instead of keeping masks.
 from elementwise_c cimport *
 
 from ..maps.nchw cimport clear_halo, offset
-from ..maps.nhwc cimport clear_channel_halo, clear_pixels, pixel, set_block, set_plane, with_halo
+from ..maps.nhwc cimport block_task, clear_channel_halo, clear_pixels, pixel, set_plane, with_halo
 
 import numpy as np
 
@@ -28,10 +28,9 @@ from .specs import BOUNDS, KERNELS
 
 cdef int activation(const void *args, Py_ssize_t block, const TaskContext *context) noexcept nogil:
     cdef nhwc_activation_args a = read_nhwc_activation(args, block)
-    cdef NhwcTask task
     cdef NhwcMap out = with_halo(&a.in_map, a.out_halo)
     cdef int n, y
-    set_block(&task, &a.in_map, &a.box)
+    cdef NhwcTask task = block_task(&a.in_map, &a.box)
     set_plane(&task, 0, a.input, &a.in_map, &a.box)
     set_plane(&task, 1, a.output, &out, &a.box)
     task.activation = a.activation
@@ -46,9 +45,8 @@ cdef int activation(const void *args, Py_ssize_t block, const TaskContext *conte
 
 cdef int add(const void *args, Py_ssize_t block, const TaskContext *context) noexcept nogil:
     cdef nhwc_add_args a = read_nhwc_add(args, block)
-    cdef NhwcTask task
     cdef NhwcMap second = with_halo(&a.in_map, a.second_halo), out = with_halo(&a.in_map, a.out_halo)
-    set_block(&task, &a.in_map, &a.box)
+    cdef NhwcTask task = block_task(&a.in_map, &a.box)
     set_plane(&task, 0, a.first, &a.in_map, &a.box)
     set_plane(&task, 1, a.output, &out, &a.box)
     set_plane(&task, 2, a.second, &second, &a.box)
@@ -61,9 +59,8 @@ cdef int add(const void *args, Py_ssize_t block, const TaskContext *context) noe
 
 cdef int activation_backward(const void *args, Py_ssize_t block, const TaskContext *context) noexcept nogil:
     cdef nhwc_activation_backward_args a = read_nhwc_activation_backward(args, block)
-    cdef NhwcTask task
     cdef NhwcMap activations = with_halo(&a.in_map, a.activations_halo), out = with_halo(&a.in_map, a.out_halo)
-    set_block(&task, &a.in_map, &a.box)
+    cdef NhwcTask task = block_task(&a.in_map, &a.box)
     set_plane(&task, 0, a.gradient, &a.in_map, &a.box)
     set_plane(&task, 1, a.activations, &activations, &a.box)
     set_plane(&task, 2, a.output, &out, &a.box)
@@ -81,7 +78,7 @@ cdef int dropout(const void *args, Py_ssize_t block, const TaskContext *context)
     cdef NhwcMap out = with_halo(&a.in_map, a.out_halo)
     cdef double threshold = min(a.rate * 4294967296.0, 4294967295.0)
     a.box.c0, a.box.c1 = 0, a.in_map.channels
-    set_block(&task, &a.in_map, &a.box)
+    task = block_task(&a.in_map, &a.box)
     set_plane(&task, 0, a.input, &a.in_map, &a.box)
     set_plane(&task, 1, a.output, &out, &a.box)
     nhwc_elementwise_loops(a.micro).dropout(

@@ -110,6 +110,11 @@ def operand_map(
 _operand_map = lru_cache(1024)(NchwMap)
 
 
+def scaled(rows: tuple[int, int], scale: int) -> tuple[int, int]:
+    """Rows of a map that is `scale` times as high."""
+    return rows[0] * scale, rows[1] * scale
+
+
 def interior(array: np.ndarray, attributes, prefix: str) -> np.ndarray:
     """View of a map without its halo, shape (groups, channels, height, width, lanes)."""
     halo = attributes[f"{prefix}_halo"]

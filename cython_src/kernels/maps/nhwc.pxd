@@ -98,23 +98,25 @@ cdef inline void set_vectors(NhwcTask *task, int number, int c0, const float *fi
     task.vector[number + 1] = second + c0 if second != NULL else NULL
 
 
-cdef inline void set_block(NhwcTask *task, const NhwcMap *m, const Box *b) noexcept nogil:
-    """Size of a block, padding channels included."""
+cdef inline NhwcTask block_task(const NhwcMap *m, const Box *b) noexcept nogil:
+    """A task without planes, of a block's size, padding channels included."""
+    cdef NhwcTask task
+    memset(&task, 0, sizeof(NhwcTask))
     task.pitch = m.pitch
     task.images = b.n1 - b.n0
     task.rows = b.y1 - b.y0
     task.pixels = m.width
     task.channels = channel_end(m, b.c1) - b.c0
-    task.activation = task.mask = task.residual = task.accumulate = task.streamed = 0
+    return task
 
 
-cdef inline void set_windows(WindowTask *task, float *source, const NhwcMap *source_map, float *target,
-                             const NhwcMap *target_map, bint backward, const Window *window,
-                             const Box *b) noexcept nogil:
+cdef inline WindowTask windows_task(float *source, const NhwcMap *source_map, float *target, const NhwcMap *target_map,
+                                    bint backward, const Window *window, const Box *b) noexcept nogil:
     """Windows between two maps, for a block of the target: the large side backward, the small one forward."""
     cdef const NhwcMap *large = target_map if backward else source_map
     cdef const NhwcMap *small = source_map if backward else target_map
-    memset(task, 0, sizeof(WindowTask))
+    cdef WindowTask task
+    memset(&task, 0, sizeof(WindowTask))
     task.input.p = source + pixel(source_map, b.n0, 0, 0) + b.c0
     task.input.image, task.input.row = image_size(source_map), row_size(source_map)
     task.out.p = target + pixel(target_map, b.n0, 0, 0) + b.c0
@@ -126,3 +128,4 @@ cdef inline void set_windows(WindowTask *task, float *source, const NhwcMap *sou
     task.large_height, task.large_width, task.large_halo = large.height, large.width, large.halo
     task.small_height, task.small_width = small.height, small.width
     task.kernel, task.stride, task.padding = window.kernel, window.stride, window.padding
+    return task

@@ -25,7 +25,7 @@ from libc.math cimport sqrtf
 from elementwise_c cimport *
 from norm_c cimport *
 
-from ..maps.nhwc cimport clear_channel_halo, set_block, set_plane, set_vectors, with_halo
+from ..maps.nhwc cimport block_task, clear_channel_halo, set_plane, set_vectors, with_halo
 
 import numpy as np
 
@@ -40,7 +40,7 @@ cdef int norm_statistics(const void *args, Py_ssize_t block, const TaskContext *
     cdef nhwc_norm_statistics_args a = read_nhwc_norm_statistics(args, block)
     cdef NhwcTask task
     a.box.c0, a.box.c1 = 0, a.in_map.channels
-    set_block(&task, &a.in_map, &a.box)
+    task = block_task(&a.in_map, &a.box)
     set_plane(&task, 0, a.input, &a.in_map, &a.box)
     nhwc_norm_loops(a.micro).statistics(&task, a.partials + a.partial * 3 * a.in_map.pitch, a.in_map.pitch)
     return 0
@@ -90,9 +90,8 @@ cdef int norm_evaluate(const void *args, Py_ssize_t block, const TaskContext *co
 
 cdef int norm_apply(const void *args, Py_ssize_t block, const TaskContext *context) noexcept nogil:
     cdef nhwc_norm_apply_args a = read_nhwc_norm_apply(args, block)
-    cdef NhwcTask task
     cdef NhwcMap residual = with_halo(&a.in_map, a.residual_halo), out = with_halo(&a.in_map, a.out_halo)
-    set_block(&task, &a.in_map, &a.box)
+    cdef NhwcTask task = block_task(&a.in_map, &a.box)
     set_plane(&task, 0, a.input, &a.in_map, &a.box)
     set_plane(&task, 1, a.output, &out, &a.box)
     set_plane(&task, 2, a.residual, &residual, &a.box)
@@ -113,7 +112,7 @@ cdef int norm_backward_statistics(const void *args, Py_ssize_t block, const Task
     cdef NhwcMap gradient = with_halo(&a.in_map, a.gradient_halo)
     cdef NhwcMap activations = with_halo(&a.in_map, a.activations_halo)
     a.box.c0, a.box.c1 = 0, a.in_map.channels
-    set_block(&task, &a.in_map, &a.box)
+    task = block_task(&a.in_map, &a.box)
     set_plane(&task, 0, a.gradient, &gradient, &a.box)
     set_plane(&task, 1, a.input, &a.in_map, &a.box)
     set_plane(&task, 2, a.activations, &activations, &a.box)
@@ -169,11 +168,10 @@ cdef void add_rows(const NhwcTask *whole, float *scratch, const MicroKernels *mi
 
 cdef int norm_backward_apply(const void *args, Py_ssize_t block, const TaskContext *context) noexcept nogil:
     cdef nhwc_norm_backward_apply_args a = read_nhwc_norm_backward_apply(args, block)
-    cdef NhwcTask task
     cdef NhwcMap gradient = with_halo(&a.in_map, a.gradient_halo), out = with_halo(&a.in_map, a.out_halo)
     cdef NhwcMap activations = with_halo(&a.in_map, a.activations_halo)
     cdef NhwcMap branch = with_halo(&a.in_map, a.branch_halo)
-    set_block(&task, &a.in_map, &a.box)
+    cdef NhwcTask task = block_task(&a.in_map, &a.box)
     set_plane(&task, 0, a.gradient, &gradient, &a.box)
     set_plane(&task, 1, a.input, &a.in_map, &a.box)
     set_plane(&task, 2, a.output, &out, &a.box)

@@ -12,14 +12,10 @@ def _maps(shapes):
     return [operand for operand in MAPS if operand in shapes]
 
 
-def _pixels_cost(a, b, shapes):
-    return pixels_cost(a, b, shapes, len(_maps(shapes)))
-
-
 @touches(
     *("nhwc_norm_statistics", "nhwc_norm_apply"),
     *("nhwc_norm_backward_statistics", "nhwc_norm_backward_apply"),
-    cost=_pixels_cost,
+    cost=lambda a, b, shapes: pixels_cost(a, b, shapes, len(_maps(shapes))),
 )
 def norm_pixels(a, b, shapes):
     """Rows of the maps, and numbers of each channel; an output that is added to is the operand "previous" too."""

@@ -11,7 +11,7 @@ that ReLU stopped it, so that the backward pass needs no activations.
 from pooling_c cimport *
 
 from ..maps.nchw cimport clear_halo, offset
-from ..maps.nhwc cimport channel_end, clear_channel_halo, clear_pixels, pixel, set_block, set_plane, set_windows
+from ..maps.nhwc cimport block_task, channel_end, clear_channel_halo, clear_pixels, pixel, set_plane, windows_task
 
 import numpy as np
 
@@ -28,8 +28,7 @@ cdef inline uint8_t *index_of(uint8_t *index, const NhwcMap *m, const Box *b) no
 
 cdef int pool(const void *args, Py_ssize_t block, const TaskContext *context) noexcept nogil:
     cdef nhwc_pool_args a = read_nhwc_pool(args, block)
-    cdef WindowTask task
-    set_windows(&task, a.input, &a.in_map, a.output, &a.out_map, False, &a.window, &a.box)
+    cdef WindowTask task = windows_task(a.input, &a.in_map, a.output, &a.out_map, False, &a.window, &a.box)
     task.index = index_of(a.index, &a.out_map, &a.box)
     if a.index != NULL:
         nhwc_pooling_loops(a.micro).max_pool(&task)
@@ -41,8 +40,7 @@ cdef int pool(const void *args, Py_ssize_t block, const TaskContext *context) no
 
 cdef int pool_backward(const void *args, Py_ssize_t block, const TaskContext *context) noexcept nogil:
     cdef nhwc_pool_backward_args a = read_nhwc_pool_backward(args, block)
-    cdef WindowTask task
-    set_windows(&task, a.gradient, &a.in_map, a.output, &a.out_map, True, &a.window, &a.box)
+    cdef WindowTask task = windows_task(a.gradient, &a.in_map, a.output, &a.out_map, True, &a.window, &a.box)
     task.index = index_of(a.index, &a.in_map, &a.box)
     task.accumulate = a.accumulate
     if a.index != NULL:
@@ -58,7 +56,7 @@ cdef int global_pool(const void *args, Py_ssize_t block, const TaskContext *cont
     cdef nhwc_global_pool_args a = read_nhwc_global_pool(args, block)
     cdef NhwcTask task
     a.box.y0, a.box.y1 = 0, a.in_map.height
-    set_block(&task, &a.in_map, &a.box)
+    task = block_task(&a.in_map, &a.box)
     task.channels = a.box.c1 - a.box.c0
     set_plane(&task, 0, a.input, &a.in_map, &a.box)
     nhwc_pooling_loops(a.micro).global_mean(
@@ -69,9 +67,8 @@ cdef int global_pool(const void *args, Py_ssize_t block, const TaskContext *cont
 cdef int global_pool_backward(const void *args, Py_ssize_t block, const TaskContext *context) noexcept nogil:
     cdef nhwc_global_pool_backward_args a = read_nhwc_global_pool_backward(args, block)
     cdef NhwcMap *m = &a.out_map
-    cdef NhwcTask task
     cdef int n, y
-    set_block(&task, m, &a.box)
+    cdef NhwcTask task = block_task(m, &a.box)
     task.channels = a.box.c1 - a.box.c0
     task.accumulate = a.accumulate
     set_plane(&task, 0, a.output, m, &a.box)

@@ -68,14 +68,10 @@ def _nchw_cost(a, b, shapes):
     return 0.0, 20.0 * width * a["in_lanes"] * size(b["g"], b["c"], b["y"])
 
 
-def _twice(rows):
-    return 2 * rows[0], 2 * rows[1]
-
-
 @touches("pool_forward", cost=_nchw_cost)
 def nchw_pool(a, b, shapes):
     source, target = nchw.operand_map("input", "in", a, shapes), nchw.operand_map("output", "out", a, shapes)
-    yield read("input", b["g"], b["c"], source.interior_rows(*_twice(b["y"])))
+    yield read("input", b["g"], b["c"], source.interior_rows(*nchw.scaled(b["y"], 2)))
     yield write("output", b["g"], b["c"], target.written_rows(*b["y"]))
     yield write("index", b["g"], b["c"], b["y"])
 
@@ -85,4 +81,4 @@ def nchw_pool_backward(a, b, shapes):
     source, target = nchw.operand_map("gradient", "in", a, shapes), nchw.operand_map("output", "out", a, shapes)
     yield read("gradient", b["g"], b["c"], source.interior_rows(*b["y"]))
     yield read("index", b["g"], b["c"], b["y"])
-    yield write("output", b["g"], b["c"], target.written_rows(*_twice(b["y"])))
+    yield write("output", b["g"], b["c"], target.written_rows(*nchw.scaled(b["y"], 2)))

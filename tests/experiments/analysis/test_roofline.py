@@ -1,13 +1,11 @@
 """What bounds a step: bytes that must move, floors by phase, and the sentences and figures about them."""
 
 import math
-import os
-import subprocess
-import sys
 
 import numpy as np
 import pytest
 from experiments.synthetic_results import PEAK, sweep_of, synthetic_rows
+from programs import run_python
 
 from forktask.cython_src.lowering.lower import lower
 from forktask.cython_src.networks.registry import get_network, network_names
@@ -58,15 +56,7 @@ def test_least_bytes_are_the_same_in_every_process():
         "from forktask.cython_src.lowering.options import PlanOptions\n"
         "print([loop.least_bytes for loop in plan_row('p', {**PlanOptions().as_dict(), **plan}).loops])"
     )
-    result = {
-        subprocess.run(
-            [sys.executable, "-P", "-c", program],
-            env={**os.environ, "PYTHONHASHSEED": seed},
-            capture_output=True,
-            check=True,
-        ).stdout
-        for seed in "123"
-    }
+    result = {run_python(program, variables={"PYTHONHASHSEED": seed}, check=True).stdout for seed in "123"}
     assert len(result) == 1
 
 

@@ -27,12 +27,14 @@ def random_graph(rng, n):
     return edges
 
 
+def fewest_tokens(edges):
+    """Tokens by source and target, of equal edges the fewest: they make the larger ratio."""
+    return {(u, v): token for u, v, token in sorted(edges, key=lambda edge: -edge[2])}
+
+
 def all_cycle_ratios(n, edges, weights):
     """Ratio of every simple cycle, by trying all sequences of nodes."""
-    tokens = {}
-    for u, v, token in edges:
-        tokens[u, v] = min(token, tokens.get((u, v), 1))  # fewer tokens: the larger ratio
-    ratios = []
+    tokens, ratios = fewest_tokens(edges), []
     for length in range(1, n + 1):
         for nodes in itertools.permutations(range(n), length):
             if nodes[0] != min(nodes):
@@ -58,10 +60,7 @@ def test_cycle_mean_equals_brute_force(seed):
     slack = result.potentials_s[target] - (result.potentials_s[source] + weights[source] - result.mean_s * token)
     assert (slack >= -result.tolerance_s - 1e-12).all()
     if ratios and max(ratios) > 0:
-        tokens = {}
-        for u, v, t in edges:
-            tokens[u, v] = min(t, tokens.get((u, v), 1))
-        cycle = result.cycle.tolist()
+        tokens, cycle = fewest_tokens(edges), result.cycle.tolist()
         around = sum(tokens[step] for step in zip(cycle, cycle[1:] + cycle[:1], strict=True))
         assert sum(weights[cycle]) / around == pytest.approx(result.mean_s)
 

@@ -2,13 +2,12 @@
 
 import json
 import re
-import subprocess
-import sys
 from collections import Counter
 from pathlib import Path
 
 import pytest
 from experiments.cluster.two_nodes import TwoNodes
+from programs import run_forktask
 
 from forktask.experiments.commands.main import main
 from forktask.experiments.results.folder import read_results
@@ -60,8 +59,7 @@ def test_a_sweep_survives_what_happens_to_nodes(tmp_path):
     with TwoNodes(tmp_path / "slurm") as nodes:
 
         def run(*words, code=0):
-            command = [sys.executable, "-P", "-m", "forktask", *words]
-            result = subprocess.run(command, env=nodes.environment, cwd=tmp_path, capture_output=True, text=True)
+            result = run_forktask(*words, variables=nodes.environment, cwd=tmp_path, timeout=None)
             assert result.returncode == code, result.stderr
             return result.stdout + result.stderr
 

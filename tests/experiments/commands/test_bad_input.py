@@ -14,6 +14,7 @@ from experiments.synthetic_results import synthetic_rows, write_rows
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from kinds import forms_of_models
+from programs import run_forktask, run_python
 
 from forktask.cython_src.binding.executor import BaseExecutor
 from forktask.cython_src.lowering.options import PlanOptions
@@ -249,14 +250,7 @@ TRAIN = ["train", *OPTIONS.split()]
 def test_environments(words, variables, code, tmp_path, processes):
     """Check variables of the environment that keep threads or figures away."""
     out = ["--out", str(tmp_path / "out")] if words[0] == "train" else []
-    done = subprocess.run(
-        [sys.executable, "-P", "-m", "forktask", *words, *out],
-        env={**os.environ, **variables},
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
+    done = run_forktask(*words, *out, variables=variables)
     assert done.returncode == code and "Traceback" not in done.stderr, done.stderr
     if code:
         assert done.stderr.startswith("forktask: error: ") and done.stderr.count("\n") == 1
@@ -304,13 +298,7 @@ def test_output_survives_every_encoding(processes):
     program = "from forktask.experiments.commands import main, plan\n"
     program += "plan.call = lambda arguments: print('2 \\u00b5s')\nraise SystemExit(main.main(['plan']))"
     for encoding, text in (("utf-8", "2 \u00b5s\n".encode()), ("ascii", b"2 \\xb5s\n")):
-        done = subprocess.run(
-            [sys.executable, "-P", "-c", program],
-            env={**os.environ, "PYTHONIOENCODING": encoding},
-            capture_output=True,
-            timeout=60,
-            check=False,
-        )
+        done = run_python(program, variables={"PYTHONIOENCODING": encoding}, text=False, timeout=60)
         assert (done.returncode, done.stdout) == (0, text), done
 
 
@@ -361,9 +349,7 @@ OF_OURS = ("forktask.experiments.commands.main", "forktask.experiments.commands.
 @pytest.mark.parametrize("place", [*OF_OURS, "numpy.linalg", "msgspec", "atexit"])
 def test_an_interrupt_is_no_traceback(place, processes):
     """Check Ctrl-C while modules are loaded, ours and others', and at the interpreter's own end."""
-    program = INTERRUPTED.format(place=place)
-    command = [sys.executable, "-P", "-c", program]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    done = run_python(INTERRUPTED.format(place=place), timeout=60)
     assert (done.returncode, done.stderr) == (130, "forktask: interrupted\n")
 
 

@@ -13,6 +13,7 @@ import types
 import numpy as np
 import pytest
 from PIL import Image
+from programs import run_python
 
 from forktask.cython_src.errors import UsageError
 from forktask.cython_src.kernels.load.load import put
@@ -283,8 +284,7 @@ def test_photographs_are_turned_as_their_orientation_says(tmp_path, decoder, siz
     program = (
         "import sys; from forktask.experiments.images.decoding import decode; decode(sys.argv[1], 24, 30, sys.argv[2])"
     )
-    command = [sys.executable, "-P", "-c", program, str(tmp_path / "damaged.jpg"), decoder]
-    assert subprocess.run(command, capture_output=True, check=True).stderr == b""  # no warning of Pillow
+    assert run_python(program, tmp_path / "damaged.jpg", decoder, check=True).stderr == ""  # no warning of Pillow
 
 
 @pytest.mark.simplejpeg
@@ -405,9 +405,7 @@ def test_processes_killed_at_random_leave_a_cache_that_is_completed(images, tmp_
     kills = 0
     for moment in moments:
         before = there(tmp_path)
-        result = subprocess.run(
-            [sys.executable, "-P", "-c", textwrap.dedent(program), str(moment)], capture_output=True, text=True
-        )
+        result = run_python(textwrap.dedent(program), moment)
         if result.returncode == 0:
             break
         assert result.returncode == -signal.SIGKILL, result.stderr

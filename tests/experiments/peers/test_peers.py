@@ -1,15 +1,13 @@
 """Other programs beside our models: what is refused, what is compared with what, and that they compute the same."""
 
 import math
-import os
-import subprocess
-import sys
 from dataclasses import replace
 
 import msgspec
 import numpy as np
 import pytest
 from experiments.synthetic_results import sweep_of, synthetic_rows, typed
+from programs import run_python
 
 from forktask.cython_src.errors import UsageError
 from forktask.experiments.analysis.agreement import differences, disagreement, first_disagreement
@@ -146,8 +144,7 @@ except ft.UsageError as error:
 @pytest.mark.jax
 def test_jax_computes_with_the_threads_asked_for(tmp_path):
     """Check XLA's pool and its CPUs in a process that asks for one thread and then for two."""
-    command = [sys.executable, "-P", "-c", IN_ONE_PROCESS]
-    result = subprocess.run(command, env={**os.environ, "NPROC": "5"}, capture_output=True, text=True)
+    result = run_python(IN_ONE_PROCESS, variables={"NPROC": "5"})
     assert "XLA must compute with 2 threads" in result.stdout and "has 1 on" in result.stdout, result.stderr
 
 

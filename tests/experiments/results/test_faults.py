@@ -4,8 +4,6 @@ import json
 import os
 import pwd
 import resource
-import subprocess
-import sys
 import tempfile
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -13,6 +11,7 @@ from contextlib import contextmanager
 import pytest
 from builds import built
 from experiments.synthetic_results import typed
+from programs import run_python
 
 from forktask.cython_src.errors import UsageError
 from forktask.experiments.commands.main import main
@@ -74,8 +73,7 @@ FAULTS = {"full": 2, "SIGKILL": -9, "SIGINT": 130}
 
 def run_with_faults(folder, calls):
     """Exit code and messages of each call: (words,) or (words, place, number, fault)."""
-    program = [sys.executable, "-P", "-c", DRIVER, json.dumps(calls)]
-    done = subprocess.run(program, cwd=folder, capture_output=True, text=True, timeout=200, check=False)
+    done = run_python(DRIVER, json.dumps(calls), cwd=folder)
     assert done.returncode == 0, done.stderr
     return [json.loads(line) for line in done.stdout.splitlines()]
 
@@ -197,7 +195,7 @@ def test_what_a_killed_process_left_is_written_anew(number, tmp_path):
         "os.replace = lambda *_: os.kill(os.getpid(), 9)\nfiles.write_atomically(sys.argv[1], 'x' * 100_000)"
     )
     for _ in range(number):
-        done = subprocess.run([sys.executable, "-P", "-c", program, path], check=False)
+        done = run_python(program, path)
         assert done.returncode == -9 and [p.name for p in unfinished(tmp_path)] == [".report.html.part"]
     with ThreadPoolExecutor(4) as pool:
         list(pool.map(lambda i: [write_atomically(path, f"{i}" * 50_000) for _ in range(20)], range(4)))
@@ -216,13 +214,7 @@ def test_a_file_system_without_locks_is_said_once(error, tmp_path):
         "    with locked_file(sys.argv[1]), locked_file(sys.argv[1], wait=True):\n"
         "        write_atomically(f'{sys.argv[1]}/{name}', name)"
     )
-    done = subprocess.run(
-        [sys.executable, "-P", "-c", program, tmp_path],
-        env={**os.environ, "LD_PRELOAD": str(library)},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    done = run_python(program, tmp_path, variables={"LD_PRELOAD": str(library)})
     assert done.returncode == 0, done.stderr
     assert sorted(os.listdir(tmp_path)) == ["a", "b"]
     assert done.stderr.count("\n") == 1 and "has no locks" in done.stderr

@@ -4,13 +4,13 @@ import math
 import os
 import random
 import signal
-import subprocess
 import sys
 import time
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from programs import run_python
 
 from forktask.experiments.results.turns import judge_rounds, step_times, typical_step
 from forktask.experiments.sampling.child import MeasuringProcess, ProcessFailure, measure_in_process
@@ -290,7 +290,7 @@ def test_a_stopped_process_ends_with_its_caller():
         print(process._process.pid, flush=True)
         os.kill(os.getpid(), {signal.SIGKILL:d})
     """
-    done = subprocess.run([sys.executable, "-P", "-c", program], capture_output=True, text=True)
+    done = run_python(program)
     path = Path("/proc", done.stdout.strip(), "stat")
     deadline = time.monotonic() + 60
     while path.exists() and path.read_text().rpartition(")")[2].split()[0] != "Z":

@@ -2,12 +2,10 @@
 
 import copy
 import json
-import os
 import re
-import subprocess
-import sys
 
 import pytest
+from programs import run_python
 
 from experiments.scaling import graphs
 from forktask.experiments.scaling import exact
@@ -104,10 +102,7 @@ def test_malloc_is_counted():
         "for i in range(1000): c.calloc(1, 8), c.posix_memalign(ctypes.byref(p), 64, 64), c.realloc(None, 8)\n"
         "print(json.dumps([idle, one, count() - before]))\n"
     )
-    environment = {**os.environ, "LD_PRELOAD": str(exact.counter_library())}
-    done = subprocess.run(
-        [sys.executable, "-P", "-c", program], env=environment, capture_output=True, text=True, check=True
-    )
+    done = run_python(program, variables={"LD_PRELOAD": str(exact.counter_library())}, check=True)
     idle, one, three = json.loads(done.stdout)
     # Python itself calls malloc now and then.
     assert idle == 0 and 1000 <= one < 1010 and 3000 <= three < 3030

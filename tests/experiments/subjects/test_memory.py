@@ -3,13 +3,12 @@
 import itertools
 import json
 import re
-import subprocess
-import sys
 
 import numpy as np
 import pytest
 from cython_src.networks_for_tests import SMALL, fill
 from kinds import forms_of_models, threads_of
+from programs import run_python
 
 from forktask.cython_src.binding.bind import bind
 from forktask.cython_src.errors import UsageError
@@ -147,8 +146,7 @@ with make_executor("taskiter", 1) as executor:
     planned = planned_bytes(bound.plan, 1)
     print(peak_resident_bytes() - libraries, sum(planned.values()) - planned["libraries"])
 """
-    output = subprocess.run([sys.executable, "-P", "-c", program], capture_output=True, text=True, check=True).stdout
-    peak, planned = map(int, output.split())
+    peak, planned = map(int, run_python(program, check=True).stdout.split())
     assert peak == pytest.approx(planned, rel=0.1)
 
 
@@ -173,6 +171,5 @@ def test_peak_memory_is_that_of_the_process_alone():
     program = "from forktask.experiments.machine.disturbance import peak_resident_bytes as p; import numpy as np; "
     program += "a = p(); b = np.ones(10**7); print(a, p())"
     held = np.ones(5 * 10**7)
-    output = subprocess.run([sys.executable, "-P", "-c", program], capture_output=True, text=True, check=True).stdout
-    before, after = map(int, output.split())
+    before, after = map(int, run_python(program, check=True).stdout.split())
     assert 10e6 < before < held.nbytes / 2 and 70e6 < after - before < 120e6

@@ -2,10 +2,10 @@
 
 import csv
 import json
-import subprocess
 import sys
 
 import pytest
+from programs import run_forktask
 
 import forktask as ft
 from forktask.cython_src.networks.own import make_own, own_network, write_network
@@ -135,12 +135,11 @@ def test_a_sweep_is_not_gone_on_with_once_the_network_has_changed(program, capsy
     assert main([*command, "--json"]) == 0
     assert [row["model"] for row in json.loads(capsys.readouterr().out)["speed"]] == ["serial"]
     before = (program / "compared" / "samples.jsonl").read_bytes()
-    again = [sys.executable, "-P", "-m", "forktask", *command]
     changes = {"nets.py": PROGRAM.replace('ft.ReLU("relu1")', 'ft.ReLU6("relu1")'), "sizes_of_mine.py": "CHANNELS = 16"}
     for name, text in changes.items():  # other layers in the same loops, other loops
         former = (program / name).read_text()
         (program / name).write_text(text)
-        done = subprocess.run(again, capture_output=True, text=True, timeout=120, check=False)
+        done = run_forktask(*command)
         assert done.returncode == 2 and "whose program was changed since" in done.stderr
         (program / name).write_text(former)
     assert (program / "compared" / "samples.jsonl").read_bytes() == before

@@ -3,11 +3,11 @@
 import importlib
 import json
 import py_compile
-import subprocess
 import sys
 from importlib.util import module_from_spec, spec_from_file_location
 
 import pytest
+from programs import run_python
 
 from forktask.experiments.subjects.subject import describe
 
@@ -39,7 +39,7 @@ MAKE = "import json, sys; from forktask.experiments.subjects.subject import make
 def made_elsewhere(function):
     """Return whether a new process can make the graph."""
     job = json.dumps(describe(function, {"grain": 16}))
-    done = subprocess.run([sys.executable, "-P", "-c", MAKE], input=job, text=True, capture_output=True, timeout=120)
+    done = run_python(MAKE, input=job)
     return done.returncode == 0 or done.stderr
 
 

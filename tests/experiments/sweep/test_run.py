@@ -194,18 +194,24 @@ def test_a_finished_sweep_gets_another_session(runner, capsys, monkeypatch):
     assert (status["sessions"], status["samples_missing"], status["resume"]) == (2, 0, None)
 
 
-def test_a_budget_repeats_the_quick_plans(runner, monkeypatch, capsys):
-    """Check that a first repetition is whole, and later ones have the plans that fit into the rest of the budget."""
+def measure_by_a_clock(monkeypatch, takes_s):
+    """Let each contestant of a generation take the seconds of its job, one after the other, on a clock of its own."""
     clock = SimpleNamespace(now=0.0)
 
     def measure_generation(generation, machine):
-        clock.now += sum(c.job["plan"]["batch"] for c in generation.contestants)
-        names = [c.name for c in generation.contestants]
-        rounds = Rounds(names, [[0, 1]], [[0.1, 0.1]], [None], [1.0], [0], [0])
-        return [MeasuredGroup(rounds, {name: {**ANSWERED, **OF_TURNS} for name in names})]
+        own = {c.name: float(takes_s(c.job)) for c in generation.contestants}
+        clock.now += sum(own.values())
+        rounds = Rounds([*own], [[*range(len(own))]], [[0.1] * len(own)], [None], [1.0], [0], [0])
+        rows = {name: {**ANSWERED, **OF_TURNS, "timed_wall_s": seconds} for name, seconds in own.items()}
+        return [MeasuredGroup(rounds, rows)]
 
     monkeypatch.setattr(shards_module, "measure_generation", measure_generation)
     monkeypatch.setattr(shards_module.Machine, "now", lambda: clock.now)
+
+
+def test_a_budget_repeats_the_quick_plans(runner, monkeypatch, capsys):
+    """Check that a first repetition is whole, and later ones have the plans that fit into the rest of the budget."""
+    measure_by_a_clock(monkeypatch, lambda job: job["plan"]["batch"])
     grid = Grid(models=("serial", "forkjoin"), threads=(2,), batch=(100, 10, 1))
 
     def run(budget_s):
@@ -229,17 +235,7 @@ def test_a_budget_repeats_the_quick_plans(runner, monkeypatch, capsys):
 
 def test_a_model_far_behind_takes_from_the_budget_once(runner, monkeypatch, capsys):
     """Check that room for later generations is reckoned without it, in what is said and in what is measured."""
-    clock, took = SimpleNamespace(now=0.0), {"joblib": 100.0, "forkjoin": 5.0}
-
-    def measure_generation(generation, machine):
-        own = {c.name: took[c.job["model"]] for c in generation.contestants}
-        clock.now += sum(own.values())
-        rounds = Rounds([*own], [[*range(len(own))]], [[0.1] * len(own)], [None], [1.0], [0], [0])
-        rows = {name: {**ANSWERED, **OF_TURNS, "timed_wall_s": seconds} for name, seconds in own.items()}
-        return [MeasuredGroup(rounds, rows)]
-
-    monkeypatch.setattr(shards_module, "measure_generation", measure_generation)
-    monkeypatch.setattr(shards_module.Machine, "now", lambda: clock.now)
+    measure_by_a_clock(monkeypatch, lambda job: {"joblib": 100.0, "forkjoin": 5.0}[job["model"]])
     measure = Measure(repeats=9, budget_s=121.0, profile=False, oversubscribe=True)
     started = runner(measure, Grid(models=("forkjoin", "joblib"), threads=(2,)))
     started.undecided = lambda results: {row.config_id for row in results.of(SampleRow) if row.model != "joblib"}

@@ -3,8 +3,6 @@
 import csv
 import json
 import re
-import subprocess
-import sys
 import time
 from types import SimpleNamespace
 
@@ -12,6 +10,7 @@ import msgspec
 import numpy as np
 import pytest
 from kinds import forms_of_models, threads_of
+from programs import run_forktask
 
 from cython_src import reference
 from forktask.cython_src.errors import UsageError
@@ -221,14 +220,14 @@ def test_other_layers_are_not_resumed(tmp_path):
     program, out = tmp_path / "own.py", tmp_path / "out"
     program.write_text(OWN.format(layer='n.ReLU("r")'))
     options = ["--model", "serial", "--threads", "1", "--data", "synthetic:32", "--batch", "8", "--no-check"]
-    started = [sys.executable, "-P", "-m", "forktask", "train", "--out", str(out), "--network", f"{program}:network"]
-    subprocess.run([*started, *options, "--epochs", "1"], check=True, capture_output=True, timeout=120)
+    started = ["train", "--out", out, "--network", f"{program}:network"]
+    run_forktask(*started, *options, "--epochs", "1", check=True)
     resumed = [*started, "--resume", "--epochs", "2"]
     program.write_text(OWN.format(layer='n.ReLU6("r")'))
-    refused = subprocess.run(resumed, check=False, capture_output=True, text=True, timeout=120)
+    refused = run_forktask(*resumed)
     assert refused.returncode == 2 and "another configuration: layers differ" in refused.stderr
     program.write_text(OWN.format(layer='n.ReLU("r")'))
-    subprocess.run(resumed, check=True, capture_output=True, timeout=120)
+    run_forktask(*resumed, check=True)
 
 
 def test_other_data_of_the_same_length_are_not_resumed(tmp_path, monkeypatch):

@@ -165,11 +165,12 @@ struct Blocks {
     SchedulerWorker runners[num_workers];
     IdleWorker words[num_workers];
     WorkerState states[num_workers];
+    atomic_i32 slots[num_workers][4];
     int32_t victims[num_workers * num_workers], ends[num_workers * DISTANCES];
     LoopRecord loop;
     rl::var<int> runs[num_tasks];
 
-    void open(Scheduler *s, BlockKernel kernel, int64_t spin_ns)
+    void open(Scheduler *s, BlockKernel kernel)
     {
         std::memset(states, 0, sizeof(states));
         loop = LoopRecord();
@@ -183,15 +184,27 @@ struct Blocks {
         s->victims = victims;
         s->ends = ends;
         scheduler_list_victims(s, NULL);
-        s->spin_ns = spin_ns;
+        s->spin_ns = 0;
+        s->ending.store(RUN_GOES_ON, rl::mo_relaxed, $);
         s->idle.workers = words;
         s->idle.num_workers = num_workers;
         s->idle.has_membarrier = 0;
+        s->idle.num_announced.store(0, rl::mo_relaxed, $);
         for (int w = 0; w < num_workers; w++) {
             states[w].failed_task = -1;
             states[w].context.worker = w;
-            runners[w].state = &states[w];
-            runners[w].random = 1;
+            words[w].word.store(WORKER_AWAKE, rl::mo_relaxed, $);
+            SchedulerWorker *runner = &runners[w];
+            runner->state = &states[w];
+            runner->random = 1;
+            runner->num_executed_own = 0;
+            runner->num_executed.store(0, rl::mo_relaxed, $);
+            runner->current.store(-1, rl::mo_relaxed, $);
+            runner->deque.slots = slots[w];
+            runner->deque.mask = 3;
+            for (int i = 0; i < 4; i++)
+                slots[w][i].store(-1, rl::mo_relaxed, $);
+            deque_reset(&runner->deque);
         }
         for (int t = 0; t < num_tasks; t++)
             runs[t]($) = 0;
@@ -249,8 +262,7 @@ struct program_test : rl::test_suite<program_test<mode>, 2> {
         p.num_tasks = p.num_nodes = 4;
         p.first_replay = 0;
         p.num_iterations = program_iterations;
-        blocks.open(&p.scheduler, program_block, 0);
-        scheduler_reset_words();
+        blocks.open(&p.scheduler, program_block);
         for (int w = 0; w < 2; w++) {
             workers[w].progress.store(0, rl::mo_relaxed, $);
             workers[w].open_until.store(0, rl::mo_relaxed, $);
@@ -264,18 +276,6 @@ struct program_test : rl::test_suite<program_test<mode>, 2> {
         for (int e = 0; e < 4; e++) {
             claims[e].claimed.store(0, rl::mo_relaxed, $);
             claims[e].done.store(0, rl::mo_relaxed, $);
-        }
-    }
-
-    void scheduler_reset_words()
-    {
-        p.scheduler.ending.store(RUN_GOES_ON, rl::mo_relaxed, $);
-        p.scheduler.idle.num_announced.store(0, rl::mo_relaxed, $);
-        for (int w = 0; w < 2; w++) {
-            blocks.words[w].word.store(WORKER_AWAKE, rl::mo_relaxed, $);
-            blocks.runners[w].num_executed_own = 0;
-            blocks.runners[w].num_executed.store(0, rl::mo_relaxed, $);
-            blocks.runners[w].current.store(-1, rl::mo_relaxed, $);
         }
     }
 
@@ -315,7 +315,6 @@ struct eager_test : rl::test_suite<eager_test, 2> {
     EagerEdge edges[16];
     EagerCell cells[2];
     EagerReader readers[8];
-    atomic_i32 slots[2][4];
     EagerBlocks blocks;
 
     void before()
@@ -354,21 +353,7 @@ struct eager_test : rl::test_suite<eager_test, 2> {
             tasks[t].successors.store(EAGER_CLOSED, rl::mo_relaxed, $);
             tasks[t].pending.store(0, rl::mo_relaxed, $);
         }
-        blocks.open(&e.scheduler, eager_block, 0);
-        e.scheduler.ending.store(RUN_GOES_ON, rl::mo_relaxed, $);
-        e.scheduler.idle.num_announced.store(0, rl::mo_relaxed, $);
-        for (int w = 0; w < 2; w++) {
-            SchedulerWorker *runner = &blocks.runners[w];
-            blocks.words[w].word.store(WORKER_AWAKE, rl::mo_relaxed, $);
-            runner->num_executed_own = 0;
-            runner->num_executed.store(0, rl::mo_relaxed, $);
-            runner->current.store(-1, rl::mo_relaxed, $);
-            runner->deque.slots = slots[w];
-            runner->deque.mask = 3;
-            for (int i = 0; i < 4; i++)
-                slots[w][i].store(-1, rl::mo_relaxed, $);
-            deque_reset(&runner->deque);
-        }
+        blocks.open(&e.scheduler, eager_block);
     }
 
     void thread(unsigned index)
@@ -390,7 +375,6 @@ struct replay_test : rl::test_suite<replay_test, 2> {
     Replay r;
     ReplayNode nodes[3];
     int32_t num_intra[3], successors[4], roots[2], root_workers[2];
-    atomic_i32 slots[2][4];
     EagerBlocks blocks;
 
     void before()
@@ -417,13 +401,7 @@ struct replay_test : rl::test_suite<replay_test, 2> {
         r.num_tasks = r.num_nodes = 3;
         r.num_roots = 2;
         r.num_ends = 1;
-        blocks.open(&r.scheduler, eager_block, 0);
-        for (int w = 0; w < 2; w++) {
-            blocks.runners[w].deque.slots = slots[w];
-            blocks.runners[w].deque.mask = 3;
-            for (int i = 0; i < 4; i++)
-                slots[w][i].store(-1, rl::mo_relaxed, $);
-        }
+        blocks.open(&r.scheduler, eager_block);
         replay_reset(&r, 0, replay_iterations);
     }
 
@@ -475,22 +453,13 @@ int main(int argc, char **argv)
 {
     if (argc != 3 && (argc != 5 || !weaken(argv[3], argv[4])))
         return 2;
-    long iterations = std::atol(argv[2]);
-    if (!std::strcmp(argv[1], "deque"))
-        return simulate<deque_test>("deque", iterations);
-    if (!std::strcmp(argv[1], "idle"))
-        return simulate<idle_test>("idle", iterations);
-    if (!std::strcmp(argv[1], "wake"))
-        return simulate<wake_test>("wake", iterations);
-    if (!std::strcmp(argv[1], "programs"))
-        return simulate<program_test<0>>("programs", iterations);
-    if (!std::strcmp(argv[1], "claims"))
-        return simulate<program_test<1>>("claims", iterations);
-    if (!std::strcmp(argv[1], "opening"))
-        return simulate<program_test<2>>("opening", iterations);
-    if (!std::strcmp(argv[1], "eager"))
-        return simulate<eager_test>("eager", iterations);
-    if (!std::strcmp(argv[1], "replay"))
-        return simulate<replay_test>("replay", iterations);
+    static const std::pair<const char *, int (*)(const char *, long)> models[] = {
+        {"deque", simulate<deque_test>},       {"idle", simulate<idle_test>},
+        {"wake", simulate<wake_test>},         {"programs", simulate<program_test<0>>},
+        {"claims", simulate<program_test<1>>}, {"opening", simulate<program_test<2>>},
+        {"eager", simulate<eager_test>},       {"replay", simulate<replay_test>}};
+    for (const auto &model : models)
+        if (!std::strcmp(model.first, argv[1]))
+            return model.second(argv[1], std::atol(argv[2]));
     return 2;
 }
