@@ -15,25 +15,8 @@ from dataclasses import replace
 
 from ..errors import UsageError
 from ..kernels.interface.arguments import ACTIVATIONS
-from .blas import (
-    BEFORE,
-    BIAS,
-    COMPUTE_FLOAT32,
-    COMPUTE_TF32,
-    DEFAULT,
-    FLOAT32,
-    GELU,
-    GELU_DERIVATIVE,
-    NORMAL,
-    RELU,
-    SUM_OF_LEFT,
-    TRANSPOSED,
-    WORKSPACE_BYTES,
-    Matrix,
-    Product,
-    Products,
-    check,
-)
+from . import blas
+from .blas import FLOAT32, WORKSPACE_BYTES, Matrix, Product, Products, check
 from .launches import MAX_OPERANDS
 
 PITCH_OF_BEFORE = 8  # must divide it
@@ -42,18 +25,18 @@ Fused = Callable[[Product, Mapping, Mapping, Collection[str]], Product | None]
 
 def _forward(p: Product, a: Mapping, b: Mapping, given: Collection[str]) -> Product | None:
     """y = act(x W^T + b), or x W^T + b + residual."""
-    code = BIAS if "bias" in given else 0
+    code = blas.BIAS if "bias" in given else 0
     p = replace(p, vector=Matrix(2, b["c0"], 1) if code else None)
     place = {"offset": b["r0"] * a["outputs"] + b["c0"], "pitch": a["outputs"]}
     match ACTIVATIONS[a["activation"]], "before" in given, "residual" in given:
         case "none", False, added if added or code:
-            return replace(p, epilogue=code or DEFAULT, addend=Matrix(3, **place) if added else None)
+            return replace(p, epilogue=code or blas.DEFAULT, addend=Matrix(3, **place) if added else None)
         case "relu", False, False:
-            return replace(p, epilogue=code + RELU)
+            return replace(p, epilogue=code + blas.RELU)
         case "gelu", False, False:
-            return replace(p, epilogue=code + GELU)
+            return replace(p, epilogue=code + blas.GELU)
         case "gelu", True, False if a["outputs"] % PITCH_OF_BEFORE == 0:
-            return replace(p, epilogue=code + GELU + BEFORE, before=Matrix(4, **place))
+            return replace(p, epilogue=code + blas.GELU + blas.BEFORE, before=Matrix(4, **place))
     return None
 
 
@@ -62,14 +45,14 @@ def _data_gradient(p: Product, a: Mapping, b: Mapping, given: Collection[str]) -
     if "before" not in given or a.get("relu", 0) or p.accumulate or a["inputs"] % PITCH_OF_BEFORE:
         return None
     before = Matrix(2, b["r0"] * a["inputs"] + b["c0"], a["inputs"])
-    return replace(p, epilogue=GELU_DERIVATIVE, before=before)
+    return replace(p, epilogue=blas.GELU_DERIVATIVE, before=before)
 
 
 def _weight_gradient(p: Product, a: Mapping, b: Mapping, given: Collection[str]) -> Product | None:
     """dW = dy^T x, and db beside it."""
     if "bias" not in given or p.accumulate:
         return None
-    return replace(p, epilogue=SUM_OF_LEFT, vector=Matrix(3, b["partial"] * a["outputs"] + b["o0"], 1))
+    return replace(p, epilogue=blas.SUM_OF_LEFT, vector=Matrix(3, b["partial"] * a["outputs"] + b["o0"], 1))
 
 
 # By kernel, with the CUDA function that does the same after cuBLAS's product.
@@ -156,10 +139,10 @@ class BlasLt:
     def arguments(self, product: Product, operands: Sequence[int], tf32: bool) -> tuple:
         """Arguments of a product between handle and workspace, as `Blas.arguments`, and objects that they point to.
         Raises `UsageError`: the library has no such product on this device."""
-        p, arithmetic = product, COMPUTE_TF32 if tf32 else COMPUTE_FLOAT32
+        p, arithmetic = product, blas.COMPUTE_TF32 if tf32 else blas.COMPUTE_FLOAT32
         operation = _Descriptor(self._library, "MatmulDesc", arithmetic, FLOAT32)
         for attribute, matrix in ((_TRANSPOSE_FIRST, p.right), (_TRANSPOSE_SECOND, p.left)):
-            operation.set(attribute, ctypes.c_int32(TRANSPOSED if matrix.transposed else NORMAL))
+            operation.set(attribute, ctypes.c_int32(blas.TRANSPOSED if matrix.transposed else blas.NORMAL))
         operation.set(_EPILOGUE, ctypes.c_uint32(p.epilogue))
         if p.vector:
             operation.set(_VECTOR, p.vector.address(operands))

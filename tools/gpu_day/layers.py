@@ -8,8 +8,6 @@ import math
 import sys
 from functools import partial
 
-import numpy as np
-
 from forktask.cython_src.gpu.bind import GpuBoundPlan
 from forktask.cython_src.kernels import kernel_table
 from forktask.cython_src.lowering.lower import lower
@@ -23,7 +21,7 @@ CONVOLUTIONS = (
     ("cifar10_cnn", False, 2),
 )
 PRODUCTS = 8  # of gpt2_small
-CALLS, REPEATS = 20, 5  # in a captured graph; of that
+CALLS = 20  # in a captured graph
 
 
 def convolutions(batch):
@@ -75,24 +73,16 @@ def calls(batch, device, channels_last):
 
 
 def device_s(call):
-    """Seconds of a call on the device: of several in a captured graph, the median of some repetitions."""
+    """Seconds of a call, of several in a captured graph."""
     import torch
+    from torch.utils.benchmark import Timer
 
-    for _ in range(3):
-        call()
+    call()
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
         for _ in range(CALLS):
             call()
-    times = []
-    for _ in range(REPEATS):
-        start, stop = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-        start.record()
-        graph.replay()
-        stop.record()
-        stop.synchronize()
-        times.append(1e-3 * start.elapsed_time(stop) / CALLS)
-    return float(np.median(times))
+    return Timer("replay()", globals={"replay": graph.replay}).blocked_autorange(min_run_time=0.1).median / CALLS
 
 
 def main(batch):
