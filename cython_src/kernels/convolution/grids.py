@@ -5,7 +5,7 @@ from functools import partial
 
 import numpy as np
 
-from ..interface.grids import COUNTER, MAX_TILES, THREADS, Launch, blocks_wanted, extents, launched, per_strip, tiled
+from ..interface.grids import MAX_TILES, THREADS, Launch, blocks_wanted, extents, joined, launched, per_strip, tiled
 from ..linear.grids import STEP, product
 from ..maps.grids import PER_LANE, channel_end, per_channel, sizes
 from ..norm.grids import STATISTICS
@@ -41,8 +41,7 @@ def weight_gradient(symbol, a, b):
     tiles = np.ceil(extents(b, 3) / 2) * a["in_channels"]
     rows = math.ceil(extents(b, 1).max() * sizes(a, "dy", "height", "lanes") / THREADS)  # of a thread
     parts = math.ceil(rows / math.ceil(rows / math.ceil(blocks_wanted() / max(1, tiles.sum()))))
-    scratch = tiled(tiles) * 4 * (COUNTER + parts * THREADS * 2) if parts > 1 else 0
-    return Launch(symbol, tiled(tiles) * parts, 4 * (TAPS + 1) * (THREADS + 1), parts, scratch)
+    return joined(symbol, tiles, 4 * (TAPS + 1) * (THREADS + 1), parts, THREADS * 2)
 
 
 def nhwc_convolution(symbol, a, b):

@@ -114,6 +114,12 @@ def tiled(tiles) -> int:
     return max(1, math.ceil(np.max(tiles)))
 
 
+def joined(symbol: str, tiles, shared_bytes: int, parts: int, numbers: int) -> Launch:
+    """CUDA blocks that have parts of the sums of tiles of so many numbers, and join them by join_parts()."""
+    scratch_bytes = 4 * tiled(tiles) * (COUNTER + parts * numbers) if parts > 1 else 0
+    return Launch(symbol, tiled(tiles) * parts, shared_bytes, parts, scratch_bytes)
+
+
 def extents(bounds: np.ndarray, *columns: int) -> np.ndarray:
     """Product of the lengths of a block's ranges; a range starts at each of the given columns."""
     return np.prod([bounds[:, c + 1].astype(np.int64) - bounds[:, c] for c in columns], axis=0)

@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 
-from ..interface.grids import COUNTER, MAX_TILES, Launch, blocks_wanted, extents, guess, launched, per_item, per_strip, tiled
+from ..interface.grids import blocks_wanted, extents, guess, joined, launched, per_item, per_strip
 
 # Sums of a product are cut first, into parts that several CUDA blocks add up, of no fewer terms than these: to copy
 # factors then takes three times as long as to write and read the parts. Smaller tiles come next; they change no result.
@@ -24,7 +24,7 @@ def step_bytes(rows, columns):
     return 4 * STAGES * STEP * (rows + columns + 2 * GAP)
 
 
-def product(symbol, terms, tiles_of, suits=lambda *size: True, more_bytes=lambda *size: 0, most_parts=MAX_TILES):
+def product(symbol, terms, tiles_of, suits=lambda *size: True, more_bytes=lambda *size: 0, most_parts=math.inf):
     """A CUDA block for each part of each tile of a product, of the largest tiles of which there are enough. Its sums,
     of so many terms, may be cut into `most_parts`. Functions of a tile's rows and columns say how many tiles each block
     has, whether the size suits (the smallest is taken in any case), and what shared memory it needs beside the steps.
@@ -40,9 +40,8 @@ def product(symbol, terms, tiles_of, suits=lambda *size: True, more_bytes=lambda
         parts = max(1, min(most_parts, math.ceil(wanted / blocks)))
         if blocks * parts >= wanted:
             break
-    scratch = tiled(tiles) * 4 * (COUNTER + parts * rows * columns) if parts > 1 else 0
     name, shared_bytes = f"{symbol}_{tile[0]}x{tile[1]}", step_bytes(*size) + more_bytes(*size)
-    return Launch(name, tiled(tiles) * parts, shared_bytes, parts, scratch)
+    return joined(name, tiles, shared_bytes, parts, rows * columns)
 
 
 def linear(symbol, a, b):

@@ -166,7 +166,7 @@ template <int COUNT>
 static inline void start_copy(float *to, const float *from, long long at)
 {
     copied_numbers += COUNT;
-    const uintptr_t address = (uintptr_t)from + sizeof(float) * (uintptr_t)at; /* must be aligned where nothing is read too */
+    const uintptr_t address = (uintptr_t)from + sizeof(float) * (uintptr_t)at; /* of what is not read too */
     misaligned |= ((uintptr_t)to | address) % (COUNT * sizeof(float)) != 0;
     memset((void *)to, 0xff, COUNT * sizeof(float));
     started[current - fibers].push_back({to, at < 0 ? nullptr : from + at, COUNT});
