@@ -22,7 +22,7 @@ from ...cython_src.lowering.options import PlanOptions
 from ...forkjoin.gpu_executor import GpuStreamExecutor
 from ..subjects.models import check_ours, describe_gpu_convolutions, make_executor, models_on
 from ..subjects.subject import build
-from ..tables import Column, number_column, percent_column, text_column, text_table
+from ..tables import Column, number, number_column, percent_column, text_column, text_table
 from .profile import EVENT_LOG_WARMUP, MAX_PROFILE_EVENTS, measure_runtime_cost
 from .timing import Stepper
 
@@ -206,10 +206,6 @@ def _us(name: str, heading: str, digits: int = 2) -> Column:
     return Column(heading, lambda r: f"{r[name] * 1e6:.{digits}f}", True)
 
 
-def _rate(r: Mapping[str, Any]) -> str:
-    return f"{1e-12 * r['flops'] / r['mean_s']:.2f}" if r["mean_s"] else ""
-
-
 def _of_limit(gpu: Mapping[str, Any], r: Mapping[str, Any]) -> str:
     """Least time of a launch, by the device's peaks of float32 and of its memory, over its own."""
     least_s = r["flops"] / gpu["peak_flops_per_s"], r["bytes"] / gpu["peak_bytes_per_s"]
@@ -225,7 +221,8 @@ def format_profile(row: Mapping[str, Any]) -> str:
         + (" (kernels overlap)" if idle < 0 else "")
     ]
     calls = sorted(row["calls"], key=lambda r: -r["time_s"])
-    rates = Column("TFLOP/s", _rate, True), Column("of limit", partial(_of_limit, row["gpu"]), True)
+    rate = Column("TFLOP/s", lambda r: number(1e-12 * r["flops"] / (r["mean_s"] or math.nan), 2), True)
+    rates = rate, Column("of limit", partial(_of_limit, row["gpu"]), True)
     for title, table, more in (("kernel", row["kernels"], rates), ("call of the driver", calls, ())):
         columns = (
             text_column("name", title),
@@ -239,8 +236,8 @@ def format_profile(row: Mapping[str, Any]) -> str:
     waits = sum(r["time_s"] for r in row["calls"] if r["name"] in WAITING)
     lines += ["", f"in calls that may wait for the device: {waits * 1e6:.1f} µs per step"]
     for place, text in (("to_device", "host to device"), ("to_host", "device to host")):
-        number, size = row["copies"][place]
-        lines.append(f"copies {text}: {number:.1f} a step, {size / 1e3:.1f} kB")
+        copies, size = row["copies"][place]
+        lines.append(f"copies {text}: {copies:.1f} a step, {size / 1e3:.1f} kB")
     if row["runtime_cost_s"] is not None:
         lines.append(f"a launch of an empty kernel for each loop: {row['runtime_cost_s'] * 1e6:.1f} µs per step")
     lines.append(f"subtracted from each kernel's time: {row['empty_kernel_s'] * 1e6:.2f} µs of an empty kernel")

@@ -11,44 +11,37 @@ from functools import partial
 from forktask.cython_src.gpu.bind import GpuBoundPlan
 from forktask.cython_src.kernels import kernel_table
 from forktask.cython_src.lowering.lower import lower
-from forktask.cython_src.networks.layers import Conv2d
 from forktask.cython_src.networks.registry import get_network
 
-CONVOLUTIONS = (
-    ("resnet18", False, 6),
-    ("mobilenet_v2", False, 2),
-    ("mobilenet_v2", True, 2),
-    ("cifar10_cnn", False, 2),
-)
-PRODUCTS = 8  # of gpt2_small
+CONVOLUTIONS = {
+    "resnet18": "layer1.0.conv1 layer2.0.conv1 layer2.0.conv2 layer3.0.conv1 layer3.0.conv2 layer4.0.conv2",
+    "mobilenet_v2": "layers.1.conv2 layers.2.conv2 layers.16.conv3 conv2",  # the first two are depthwise
+    "cifar10_cnn": "conv1 conv2",
+}
+PASSES = "", ".data_gradient", ".weight_gradient"
+PRODUCTS = ("h.0.attn.c_attn", *(f"h.5.mlp.{layer}{what}" for layer in ("c_fc", "c_proj") for what in PASSES))
+PRODUCTS += ("h.5.attn.c_attn.data_gradient",)  # of gpt2_small
 CALLS = 20  # in a captured graph
 
 
 def convolutions(batch):
-    """Network, layer, multiply-adds, shapes of input and weights, and numbers of the largest convolutions, each of
-    another shape; depthwise ones are chosen by themselves."""
-    for network, depthwise, count in CONVOLUTIONS:
-        forms = {}
+    """Network, layer, multiply-adds, shapes of input and weights, and numbers of each."""
+    for network, names in CONVOLUTIONS.items():
         for layer, before, after in get_network(network).shapes():
-            if isinstance(layer, Conv2d) and (layer.groups > 1) == depthwise:
+            if layer.name in names.split():
                 weight = after[0], before[0] // layer.groups, layer.kernel, layer.kernel
                 size = batch * math.prod(after) * math.prod(weight[1:])
                 numbers = layer.stride, layer.padding, layer.dilation, layer.groups
-                forms.setdefault(((batch, *before), weight, numbers), (network, layer.name, size))
-        for form in sorted(forms, key=lambda form: -forms[form][2])[:count]:
-            yield *forms[form], *form
+                yield network, layer.name, size, (batch, *before), weight, numbers
 
 
 def products(batch):
-    """Loop, multiply-adds and shapes of the largest products of gpt2_small, each of another shape."""
-    forms = {}
+    """Loop, multiply-adds and factors of each: rows, columns, whether memory holds the transpose."""
     for loop in lower("gpt2_small", batch=batch, granularity="device").loops:
-        given = GpuBoundPlan._products(kernel_table.get(loop.kernel), loop)
-        for p in given.blocks if given else ():
-            form = (p.rows, p.inner, p.left.transposed), (p.inner, p.columns, p.right.transposed)
-            forms.setdefault(form, (loop.name, p.rows * p.columns * p.inner))
-    for form in sorted(forms, key=lambda form: -forms[form][1])[:PRODUCTS]:
-        yield *forms[form], *form
+        if loop.name in PRODUCTS:
+            (p,) = GpuBoundPlan._products(kernel_table.get(loop.kernel), loop).blocks
+            factors = (p.rows, p.inner, p.left.transposed), (p.inner, p.columns, p.right.transposed)
+            yield loop.name, p.rows * p.columns * p.inner, *factors
 
 
 def calls(batch, device, channels_last):
@@ -62,8 +55,8 @@ def calls(batch, device, channels_last):
         yield network, layer, size, forward
         numbers = [stride] * 2, [padding] * 2, [dilation] * 2, False, [0] * 2, groups
         backward = partial(torch.ops.aten.convolution_backward, forward(), x, w, None, *numbers)
-        yield network, f"{layer}.data_gradient", size, partial(backward, (True, False, False))
-        yield network, f"{layer}.weight_gradient", size, partial(backward, (False, True, False))
+        for what, mask in zip(PASSES[1:], ((True, False, False), (False, True, False)), strict=True):
+            yield network, layer + what, size, partial(backward, mask)
     for loop, size, *shapes in products(batch):
         factors = (
             torch.randn(columns, rows, device=device).T if transposed else torch.randn(rows, columns, device=device)
