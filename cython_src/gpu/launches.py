@@ -32,7 +32,7 @@ GPU_ARGS = {
     "bounds": "const int *",  # shape (blocks of the loop, bounds_width)
     "counter": "const long long *",  # added to `replay`: changes when a captured graph is launched again; or NULL
     "failure": "unsigned long long *",  # smallest code of a failed block, see fail(); all ones: none
-    "scratch": "float *",  # of the loop: sums of which CUDA blocks have parts, see Tile::join()
+    "scratch": "float *",  # of the loop: sums of which CUDA blocks have parts, see join_parts()
     "replay": "long long",
     **dict.fromkeys(("bounds_width", "first_block", "first_task", "iteration_stride", "iteration_offset"), "int"),
     # Parts of a product's sums; of one of several loops which CUDA block of its block, of how many, else zeros.
