@@ -159,6 +159,7 @@ def test_every_kernel_of_every_network_has_a_cuda_form(name):
             launches = gpu_launches.launches_of(loop.kernel, loop.attributes, loop.bounds, loop.operands)
             spec = kernel_table.get(loop.kernel)
             assert all(gpu_launches.file_of(how.symbol) for how in launches)
+            assert max(how.shared_bytes for how in launches) <= 48 << 10  # what a GPU gives without being asked
             assert len(spec.operands) <= gpu_launches.MAX_OPERANDS and len(spec.integers) <= gpu_launches.MAX_INTEGERS
 
 
