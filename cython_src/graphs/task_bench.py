@@ -9,9 +9,8 @@ same pattern, so that iterations may overlap where the pattern lets them.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from types import MappingProxyType
-from typing import Any
 
 import numpy as np
 
@@ -128,11 +127,13 @@ def task_bench(
             )
         )
         first_task += len(bounds)
-    return _plan(
+    # Its content passes from one iteration to the next.
+    cells = Buffer("cells", (steps, width, CELL_NUMBERS), "int64", "temporary", carried=True)
+    # Accesses are computed: `PlanBuilder` would take too long to find those of a million tasks.
+    return Plan(
         f"task_bench {pattern}",
-        # Its content passes from one iteration to the next.
-        [Buffer("cells", (steps, width, CELL_NUMBERS), "int64", "temporary", carried=True)],
-        loops,
+        MappingProxyType({"cells": cells}),
+        tuple(loops),
         _table(arrays, width),
         attributes={
             "workload": "task_bench",
@@ -171,22 +172,14 @@ def replica(plan: Plan, durations: np.ndarray, work: float) -> Plan:
         for loop in plan.loops
     ]
     # The access table names buffers by number; nothing is ever stored in them.
-    buffers = [Buffer(buffer.name, (1,), role="temporary", carried=True) for buffer in plan.buffers.values()]
-    return _plan(
+    buffers = {name: Buffer(name, (1,), role="temporary", carried=True) for name in plan.buffers}
+    return Plan(
         f"replica of {plan.name}",
-        buffers,
-        loops,
+        MappingProxyType(buffers),
+        tuple(loops),
         plan.accesses,
         attributes={**plan.attributes, "workload": "replica", "mean_work": float(units.mean()), "aliases": {}},
     )
-
-
-def _plan(
-    name: str, buffers: Iterable[Buffer], loops: list[BlockLoop], table: AccessTable, attributes: dict[str, Any]
-) -> Plan:
-    """Return a plan with computed accesses: `PlanBuilder` would take too long to find those of a million tasks."""
-    named = MappingProxyType({buffer.name: buffer for buffer in buffers})
-    return Plan(name, named, tuple(loops), table, attributes=attributes)
 
 
 def _offsets(counts: np.ndarray) -> np.ndarray:

@@ -273,6 +273,14 @@ class Lowering:
         """Declare a parameter's buffer."""
         return self.builder.buffer(name, self.parameter_shapes[name], role="parameter")
 
+    def partial_gradients(self, parameter: str, count: int, shape: tuple[int, ...]) -> str:
+        """Declare the buffer of `count` partial gradients of a parameter, each of a shape; where the parameter is
+        trained, the update adds them up."""
+        partials = self.builder.buffer(f"{parameter}.partials", (count, *shape), role="gradient", carried=count == 1)
+        if self.trains(parameter):
+            self.partials[parameter] = partials, count
+        return partials
+
     def keep(self, tensor_map: TensorMap, role: str = "activation", layer: str = "") -> TensorMap:
         """Declare a map's buffer; `layer`: whose results it holds."""
         self.builder.buffer(tensor_map.name, tensor_map.shape, role=role, layer=layer)

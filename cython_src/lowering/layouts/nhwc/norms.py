@@ -110,24 +110,17 @@ def _gradient_finish(low: Lowering, unit: Unit, source: NhwcMap, partials: str) 
     b, name = low.builder, unit.layer.name
     count = b.shape(partials)[0]
     coefficients = b.buffer(f"{name}.coefficients", (3, source.pitch), role="temporary")
-    results = {
-        kind: b.buffer(f"{name}.{kind}.partials", (1, source.channels), role="gradient", carried=True)
-        for kind in ("weight", "bias")
-    }
     operands = {
         "partials": partials,
         "weight": f"{name}.weight",
         "inv_std": f"{name}.inv_std",
-        "gradient_weight": results["weight"],
-        "gradient_bias": results["bias"],
+        "gradient_weight": low.partial_gradients(f"{name}.weight", 1, (source.channels,)),
+        "gradient_bias": low.partial_gradients(f"{name}.bias", 1, (source.channels,)),
         "coefficients": coefficients,
     }
     bounds, sizes = block_bounds(c=[(0, source.channels)]), {"channels": source.channels, "num_partials": count}
     sizes["count"] = low.batch * source.height * source.width
     low.append(unit, "gradient_finish", "nhwc_norm_backward_finish", operands, bounds, **sizes)
-    if low.trained(unit.layer):
-        for kind, buffer in results.items():
-            low.partials[f"{name}.{kind}"] = buffer, 1
     return coefficients
 
 
