@@ -1,8 +1,10 @@
 """Convolution: compiled forms against the NumPy form, random shapes in both layouts."""
 
+from functools import partial
+
 import numpy as np
 import pytest
-from cython_src.kernels.kernel_testing import INSTRUCTION_SETS, check_linear, cut, fill, random_map, run_kernel
+from cython_src.kernels.kernel_testing import INSTRUCTION_SETS, check_linear, cut, fill, random_map, run_maps
 
 from forktask.cython_src.kernels.maps.nchw import NchwMap
 from forktask.cython_src.plan.builder import block_grid, ranges
@@ -86,10 +88,7 @@ def test_fused_pooling_equals_separate_loops(seed, instruction_set):
     pooled = fill(np.empty(target.shape, np.float32))
     plain = fill(np.empty(linear.shape, np.float32))
 
-    def run(kernel, operands, outputs, source, target, bounds):
-        attributes = {**source.attributes("in"), **target.attributes("out")}
-        return run_kernel(kernel, operands, outputs, attributes, bounds, "cpu", instruction_set)
-
+    run = partial(run_maps, instruction_set=instruction_set)
     whole = [(0, groups, 0, c_out, 0, height)]
     half = [(0, groups, 0, c_out, 0, height // 2)]
     fused = run(
@@ -129,15 +128,8 @@ def test_result_does_not_depend_on_block_size_or_layout():
             x[:, :, 2:10, 2:10] = images.reshape(16 // lanes, lanes, 4, 8, 8).transpose(0, 2, 3, 4, 1)
             for c, y in ((9, 8), (2, 2), (4, 3)):
                 bounds = [(*g, *o, *r) for g, o, r in block_grid(ranges(16 // lanes, 1), ranges(9, c), ranges(8, y))]
-                out = run_kernel(
-                    "conv_forward",
-                    {"input": x, **weights, "output": fill(np.empty(target.shape, np.float32))},
-                    ["output"],
-                    {**source.attributes("in"), **target.attributes("out")},
-                    bounds,
-                    "cpu",
-                    instruction_set,
-                )["output"]
+                operands = {"input": x, **weights, "output": fill(np.empty(target.shape, np.float32))}
+                out = run_maps("conv_forward", operands, ["output"], source, target, bounds, instruction_set)["output"]
                 results.append(out.transpose(0, 4, 1, 2, 3).reshape(16, 9, 8, 8))
         assert all((r == results[0]).all() for r in results), instruction_set
 
@@ -153,9 +145,6 @@ def test_nan_is_not_hidden_by_relu_and_pooling():
         "output": np.zeros(target.shape, np.float32),
         "index": np.zeros((1, 1, 2, 8, 1), np.uint8),
     }
-    attributes = {**source.attributes("in"), **target.attributes("out")}
     for instruction_set in INSTRUCTION_SETS:
-        out = run_kernel(
-            "conv_relu_pool", operands, ["output"], attributes, [(0, 1, 0, 1, 0, 2)], "cpu", instruction_set
-        )
+        out = run_maps("conv_relu_pool", operands, ["output"], source, target, [(0, 1, 0, 1, 0, 2)], instruction_set)
         assert np.isnan(out["output"]).all()

@@ -1,8 +1,10 @@
 """Winograd form of the convolution: against the direct form in float64, its stated error, bits."""
 
+from functools import partial
+
 import numpy as np
 import pytest
-from cython_src.kernels.kernel_testing import EPSILON, INSTRUCTION_SETS, cut, fill, random_map, run_kernel
+from cython_src.kernels.kernel_testing import EPSILON, INSTRUCTION_SETS, cut, fill, random_map, run_kernel, run_maps
 
 from forktask.cython_src.errors import UsageError
 from forktask.cython_src.kernels.maps.nchw import NchwMap
@@ -101,10 +103,7 @@ def test_fused_pooling_and_cuts_leave_the_bits(instruction_set):
     pooled, plain = (fill(np.empty(m.shape, np.float32)) for m in (target, linear))
     index = fill(np.empty((1, 7, 6, 10, 16), np.uint8))
 
-    def run(kernel, operands, outputs, source, target, bounds):
-        attributes = {**source.attributes("in"), **target.attributes("out")}
-        return run_kernel(kernel, operands, outputs, attributes, bounds, "cpu", instruction_set)
-
+    run = partial(run_maps, instruction_set=instruction_set)
     whole = run("winograd_forward", {**inputs, "output": plain}, ["output"], source, linear, [(0, 1, 0, 7, 0, 12)])
     y = run(
         "relu_forward", {"input": whole["output"], "output": plain}, ["output"], linear, linear, [(0, 1, 0, 7, 0, 12)]
