@@ -31,6 +31,7 @@ class Nchw(ImageLayout):
     fusions = frozenset(FUSIONS)  # those for norms and sums have no meaning here
     ends = IMAGES
     load_kernel = "load_images"
+    sample_blocks = staticmethod(group_ranges)
     joint_sgd = True
     loops: ClassVar = {**convolutions.LOOPS, ReLU: elementwise.ACTIVATION, **dense.LOOPS}
 
@@ -81,9 +82,6 @@ class Nchw(ImageLayout):
             case (Linear(), ReLU()):
                 return all(isinstance(reader, Linear) for reader in readers)
         return False
-
-    def sample_blocks(self, low: Lowering) -> list[tuple[int, int]]:
-        return group_ranges(low)
 
     def update_blocks(self, low: Lowering, outputs: int, row: int) -> list[tuple[int, int]]:
         return channel_ranges(low, outputs)

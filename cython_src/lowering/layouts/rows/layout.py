@@ -97,6 +97,7 @@ class Rows(Layout):
     fusions = frozenset(FUSIONS)  # those for maps with pixels have no meaning here
     conv_options = CONV_OPTIONS  # there are none here
     ends = TOKENS
+    sample_blocks = staticmethod(sample_blocks)
     loops: ClassVar = {
         **embedding.LOOPS,
         **norms.LOOPS,
@@ -130,9 +131,6 @@ class Rows(Layout):
                 readers = consumers.get(activation.name, ())
                 return activation in consumers[layer.name] and [type(reader) for reader in readers] == [Linear]
         return False
-
-    def sample_blocks(self, low: Lowering) -> list[tuple[int, int]]:
-        return sample_blocks(low)
 
     def activation(self, low: Lowering, name: str, tensor: str) -> TokenMap:
         if tensor != low.logits:
