@@ -377,10 +377,6 @@ def _scratch(attributes, bounds, operands):
         convolution_scratch(&c, k, images, rows, channels) for images, rows, channels in lengths(bounds, "n", "y", "c"))
 
 
-implement(KERNELS, "nhwc_conv_forward", forward, <uintptr_t> &conv_forward, scratch_bytes=_scratch)
-implement(KERNELS, "nhwc_conv_backward_data", backward_data, <uintptr_t> &conv_backward_data, scratch_bytes=_scratch)
-
-
 cdef int conv_pack(const void *args, Py_ssize_t block, const TaskContext *context) noexcept nogil:
     cdef nhwc_conv_pack_args a = read_nhwc_conv_pack(args, block)
     cdef const Loops *loops = nhwc_convolution_loops(a.micro)
@@ -459,4 +455,6 @@ def _pack_scratch(attributes, bounds, operands):
         winograd_side(attributes["algorithm"]))
 
 
-implement(KERNELS, "nhwc_conv_pack", pack, <uintptr_t> &conv_pack, scratch_bytes=_pack_scratch)
+implement(KERNELS, "nhwc_conv_forward", <uintptr_t> &conv_forward, scratch_bytes=_scratch)(forward)
+implement(KERNELS, "nhwc_conv_backward_data", <uintptr_t> &conv_backward_data, scratch_bytes=_scratch)(backward_data)
+implement(KERNELS, "nhwc_conv_pack", <uintptr_t> &conv_pack, scratch_bytes=_pack_scratch)(pack)
