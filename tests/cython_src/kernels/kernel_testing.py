@@ -71,12 +71,17 @@ def fill(array):
     return array
 
 
+def empty_map(feature_map):
+    """NaN in all of a map."""
+    return fill(np.empty(feature_map.shape, np.float32))
+
+
 def random_map(rng, feature_map):
     """Random interior, zero halo."""
     array = np.zeros(feature_map.shape, np.float32)
     h, height, width = feature_map.halo, feature_map.height, feature_map.width
     inside = array[:, :, h : h + height, h : h + width]
-    inside[...] = rng.standard_normal(inside.shape).astype(np.float32)
+    inside[...] = draw(rng, *inside.shape)
     return array
 
 

@@ -1,7 +1,7 @@
 """Random maps and blocks of kernels with the channels in the lanes, and their comparison with the NumPy forms."""
 
 import numpy as np
-from cython_src.kernels.kernel_testing import EPSILON, against_float64, fill
+from cython_src.kernels.kernel_testing import EPSILON, against_float64, empty_map
 from hypothesis import settings
 from hypothesis import strategies as st
 
@@ -21,10 +21,6 @@ def random_map(rng, m, mean=0.0):
     part = array[:, h : h + m.height, h : h + m.width, : m.channels]
     part[...] = rng.standard_normal(part.shape) + mean
     return array
-
-
-def empty_map(m):
-    return fill(np.empty(m.shape, np.float32))
 
 
 def vector(rng, m, low=0.5, high=2.0):
