@@ -204,8 +204,7 @@ def register(spec: KernelSpec) -> KernelSpec:
 def implement(
     kernels: Mapping[str, Arguments], name: str, address: int, **others: Any
 ) -> Callable[[Reference], Reference]:
-    """Decorate the NumPy form of a kernel, whose arguments `specs.py` of its folder names: add it with the compiled form
-    at an address."""
+    """Decorate the NumPy form of a kernel of a folder's `specs.py`: add it, with the compiled form at an address."""
 
     def add(reference: Reference) -> Reference:
         register(KernelSpec(name, reference=reference, address=address, **kernels[name]._asdict(), **others))
