@@ -61,20 +61,6 @@ def _period(pattern: str, width: int) -> int:
     return width if pattern == "spread" else 1
 
 
-def _check(pattern: str, width: int, steps: int, radix: int, kernel: str, work: int) -> None:
-    """Raise `UsageError` for an unknown pattern or kernel, or sizes out of range."""
-    check_choice("pattern", pattern, PATTERNS)
-    check_choice("kernel", kernel, TASK_BENCH_KERNELS)
-    if width < 1 or steps < 2 or width * steps > 2**27:
-        raise UsageError(
-            f"width must be at least 1, steps at least 2 and their product at most 2^27; got {width} and {steps}"
-        )
-    if not 1 <= radix <= width and pattern in PATTERNS_WITH_RADIX:
-        raise UsageError(f"radix must be in [1, {width}] (the width), got {radix}")
-    if work < 0:
-        raise UsageError(f"work must not be negative, got {work}")
-
-
 def task_bench(
     pattern: str,
     width: int = 16,
@@ -104,7 +90,16 @@ def task_bench(
     check : bool
         Each task checks that its inputs came from the right tasks of the right iteration.
     """
-    _check(pattern, width, steps, radix, kernel, work)
+    check_choice("pattern", pattern, PATTERNS)
+    check_choice("kernel", kernel, TASK_BENCH_KERNELS)
+    if width < 1 or steps < 2 or width * steps > 2**27:
+        raise UsageError(
+            f"width must be at least 1, steps at least 2 and their product at most 2^27; got {width} and {steps}"
+        )
+    if not 1 <= radix <= width and pattern in PATTERNS_WITH_RADIX:
+        raise UsageError(f"radix must be in [1, {width}] (the width), got {radix}")
+    if work < 0:
+        raise UsageError(f"work must not be negative, got {work}")
     attributes = {
         "kernel": TASK_BENCH_KERNELS.index(kernel),
         "work": work,
