@@ -114,20 +114,12 @@ def _arguments(layer: type) -> str:
 
 def networks() -> str:
     """All networks that a name stands for."""
-    return rows(
-        "| network | input | classes | layers | parameters |",
-        (
-            (
-                f"`{name}`",
-                describe_input(n.input_shape),
-                str(n.num_classes),
-                str(len(n.layers)),
-                f"{n.num_parameters:,}",
-            )
-            for name in ft.network_names()
-            for n in [ft.get_network(name)]
-        ),
-    )
+    body = []
+    for name in ft.network_names():
+        n = ft.get_network(name)
+        numbers = str(n.num_classes), str(len(n.layers)), f"{n.num_parameters:,}"
+        body.append((f"`{name}`", describe_input(n.input_shape), *numbers))
+    return rows("| network | input | classes | layers | parameters |", body)
 
 
 def model_options(device: str) -> str:
