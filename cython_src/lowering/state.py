@@ -156,7 +156,6 @@ class ImageLayout(Layout):
     load_kernel: str  # gathers a batch
 
     def objections(self, spec: Network, options: PlanOptions) -> Iterator[str]:
-        """Yield why there are no kernels for a network or an option."""
         yield from super().objections(spec, options)
         if options.sequence != SEQUENCE:
             yield f"sequence is an option of networks of tokens, {spec.name!r} is one of images; leave it out"
@@ -397,11 +396,6 @@ def check_end(spec: Network) -> None:
             f"{what} must end with SoftmaxCrossEntropy after {after}, {spec.name!r} does not; add {remedy} "
             f"SoftmaxCrossEntropy"
         )
-
-
-def phase_of(backward: bool) -> str:
-    """Phase of a loop that gets weights ready: for data gradients that is part of the backward pass."""
-    return "backward" if backward else "forward"
 
 
 def repeated(recomputed: bool) -> str:

@@ -39,7 +39,6 @@ class Nchw(ImageLayout):
         self.name, self.lanes, self.conv_options = name, lanes, conv_options
 
     def objections(self, spec: Network, options: PlanOptions) -> Iterator[str]:
-        """Yield why there are no kernels for a network or an option."""
         yield from super().objections(spec, options)
         names = ["input", *(layer.name for layer in spec.layers)]
         for before, (name, sources) in zip(names, spec.inputs().items(), strict=False):

@@ -9,7 +9,7 @@ from ....kernels.maps.nhwc import NhwcMap, Window
 from ....networks.layers import Conv2d
 from ....plan.builder import block_bounds, ranges
 from ...gradients import gradient_map, pass_on, sent_to
-from ...state import Loops, Lowering, phase_of, repeated
+from ...state import Loops, Lowering, repeated
 from ...units import Unit
 from . import block_sizes
 from .maps import geometry, is_depthwise, source_map, statistics_buffer
@@ -108,7 +108,7 @@ def pack(low: Lowering, unit: Unit, weight: str, direction: int, algorithm: int,
         {"weight": weight, "packed": name},
         block_bounds(o=ranges(packed_shape[0], -(-packed_shape[0] // blocks))),
         unit.layer.name,
-        phase_of(direction == 1),
+        "backward" if direction else "forward",
         out_channels=shape[0],
         in_channels=shape[1] * layer.groups,
         kernel=shape[2],

@@ -12,11 +12,6 @@ from .block_sizes import pixel_blocks
 from .maps import statistics_buffer, vector_buffer
 
 
-def statistic(low: Lowering, name: str) -> str:
-    """Declare a running statistic's buffer."""
-    return low.builder.buffer(name, low.statistic_shapes[name], role="statistic")
-
-
 def norm(low: Lowering, unit: Unit, recomputed: bool) -> None:
     source = low.maps[unit.sources[0]]
     scale, shift = (vector_buffer(low, f"{unit.layer.name}.{kind}", source) for kind in ("scale", "shift"))
@@ -31,7 +26,8 @@ def _finish(low: Lowering, unit: Unit, source: NhwcMap, scale: str, shift: str) 
     the running ones."""
     layer, name = unit.layer, unit.layer.name
     operands = {kind: low.parameter(f"{name}.{kind}") for kind in ("weight", "bias")}
-    operands |= {kind: statistic(low, f"{name}.{kind}") for kind in ("running_mean", "running_var")}
+    for kind in ("running_mean", "running_var"):
+        operands[kind] = low.builder.buffer(f"{name}.{kind}", low.statistic_shapes[f"{name}.{kind}"], role="statistic")
     operands |= {"scale": scale, "shift": shift}
     kernel, attributes = "nhwc_norm_evaluate", {"channels": source.channels, "eps": layer.eps}
     if low.options.training:

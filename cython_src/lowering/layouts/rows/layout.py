@@ -107,7 +107,6 @@ class Rows(Layout):
     }
 
     def objections(self, spec: Network, options: PlanOptions) -> Iterator[str]:
-        """Yield why there are no kernels for a network or an option."""
         yield from super().objections(spec, options)
         if options.label_smoothing:
             yield f"label_smoothing must be 0 in layout 'rows', got {options.label_smoothing:g}; leave it out"
