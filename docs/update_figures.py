@@ -55,7 +55,7 @@ from forktask.experiments.subjects.calls import label
 from forktask.experiments.subjects.models import PERSISTENT, SERIAL, TASKITER, ModelSpec, parse_model
 from forktask.experiments.survey.joined import MACHINES, machine_row
 from forktask.experiments.survey.page import SURVEY
-from forktask.experiments.tables import Column, Table, markdown_table
+from forktask.experiments.tables import Column, Table, between_marks, markdown_table
 from forktask.experiments.tables.numbers import JUDGED_AT, interval, percent, plural, time
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -346,21 +346,6 @@ def repeated(results: Path = RESULTS) -> str:
         took = 1 + max(max(begun) - min(begun), turns_s, rows.run.config["budget_s"]) / 60
         lines.append(f"| `make reproduce FINDING={number}` | {took:.0f} | {format_bytes(size)} |")
     return "".join(f"{line}\n" for line in lines)
-
-
-def between_marks(text: str, mark: str, content: str) -> str:
-    """Return a text with new content between the marks of a name.
-
-    Raises
-    ------
-    ValueError
-        The marks are not there once.
-    """
-    begin, end = f"<!-- {mark} -->\n", f"<!-- end of {mark} -->"
-    text, num_marks = re.subn(f"{begin}.*{end}", lambda _: f"{begin}{content}{end}", text, flags=re.S)
-    if num_marks != 1:
-        raise ValueError(f"a page must have the marks of {mark!r} once, has them {num_marks} times")
-    return text
 
 
 def blocks_of(sweep: Sweep) -> dict[str, tuple[str, str]]:

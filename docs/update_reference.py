@@ -24,6 +24,7 @@ from forktask.experiments.results.training_rows import EpochRow
 from forktask.experiments.subjects.models import MODELS
 from forktask.experiments.subjects.plan_text import describe_input
 from forktask.experiments.sweep.configuration import Measure
+from forktask.experiments.tables import between_marks
 
 REFERENCE = Path(__file__).resolve().parent / "reference"
 
@@ -113,20 +114,12 @@ def _arguments(layer: type) -> str:
 
 def networks() -> str:
     """All networks that a name stands for."""
-    return rows(
-        "| network | input | classes | layers | parameters |",
-        (
-            (
-                f"`{name}`",
-                describe_input(n.input_shape),
-                str(n.num_classes),
-                str(len(n.layers)),
-                f"{n.num_parameters:,}",
-            )
-            for name in ft.network_names()
-            for n in [ft.get_network(name)]
-        ),
-    )
+    body = []
+    for name in ft.network_names():
+        n = ft.get_network(name)
+        numbers = str(n.num_classes), str(len(n.layers)), f"{n.num_parameters:,}"
+        body.append((f"`{name}`", describe_input(n.input_shape), *numbers))
+    return rows("| network | input | classes | layers | parameters |", body)
 
 
 def model_options(device: str) -> str:
@@ -257,15 +250,9 @@ TABLES: dict[str, dict[str, Callable[[], str]]] = {
 
 
 def updated(page: str, text: str) -> str:
-    """Return the text of a page with its tables written anew. Raises `ValueError`: marks of a table do not stand there
-    once."""
+    """Return the text of a page with its tables written anew. Raises `ValueError`: as `between_marks`."""
     for mark, table in TABLES[page].items():
-        marked = f"<!-- {mark} -->\n{table()}\n<!-- end of {mark} -->"
-        text, result = re.subn(
-            rf"<!-- {mark} -->.*<!-- end of {mark} -->", lambda _, marked=marked: marked, text, flags=re.DOTALL
-        )
-        if result != 1:
-            raise ValueError(f"{page} must have the marks of {mark!r} once, has them {result} times")
+        text = between_marks(text, mark, f"{table()}\n")
     return text
 
 

@@ -213,7 +213,6 @@ class ForkJoinExecutor(LoopExecutor):
         return needed_barriers(plan, thread_of)
 
     def conduct(self) -> Conduct:
-        """Return what this executor does besides running blocks."""
         return openmp_conduct(self._pinned())
 
     def _run_loops(self, bound, first_replay, num_replays, poll_signals):
@@ -237,7 +236,6 @@ class JoblibExecutor(LoopExecutor):
     about = JOBLIB
 
     def conduct(self) -> Conduct:
-        """Return what this executor does besides running blocks."""
         if self.num_threads == 1:  # joblib then runs blocks on the caller
             return Conduct(caller_executes=True, pinned=self._pinned(), python_lock=True)
         return Conduct(

@@ -132,7 +132,6 @@ class OpenMPTasksExecutor(OutsideExecutor):
         self._make(bound)
 
     def conduct(self) -> Conduct:
-        """Return what this executor does besides running blocks."""
         return openmp_conduct(self._pinned())
 
     def _run_loops(self, bound, first_replay, num_replays, poll_signals):
@@ -166,7 +165,6 @@ class TBBExecutor(OutsideExecutor):
             ) from None
 
     def conduct(self) -> Conduct:
-        """Return what this executor does besides running blocks."""
         # oneTBB's threads are pinned when they enter the arena, the caller for each run.
         return self._conduct(caller_executes=True, pinned=self._pinned(), idle_runtime="onetbb")
 
@@ -183,7 +181,6 @@ class TaskflowExecutor(OutsideExecutor):
     guard = ForkGuard("Taskflow")
 
     def conduct(self) -> Conduct:
-        """Return what this executor does besides running blocks."""
         return self._conduct(caller_wakes_ns=LOOKS_FOR_SIGNALS_NS, idle_runtime="taskflow")
 
 
@@ -238,7 +235,6 @@ class StarPUExecutor(OutsideExecutor):
         return replace(self.about, library=library).library_address()
 
     def conduct(self) -> Conduct:
-        """Return what this executor does besides running blocks."""
         waits = {"caller_wakes_ns": LOOKS_FOR_SIGNALS_NS} if self.options.construct == "tags" else {}
         return self._conduct(idle_runtime="starpu", **waits)
 
@@ -309,5 +305,4 @@ class OmpSs2Executor(OutsideExecutor):
             )
 
     def conduct(self) -> Conduct:
-        """Return what this executor does besides running blocks."""
         return self._conduct(caller_wakes_ns=LOOKS_FOR_SIGNALS_NS, pinned="at start", idle_runtime="nos-v")

@@ -82,7 +82,7 @@ cdef class ForkJoinTeam:
         if cpus is not None:
             self.cpus = <int *> kept(self.keep, cpus, np.intc)
 
-    cdef int _error(self) noexcept:
+    cdef int _error(self) noexcept nogil:
         cdef int i
         for i in range(self.num_threads):
             if self.threads[i].error:
@@ -94,7 +94,7 @@ cdef class ForkJoinTeam:
         """A parallel region for each loop. Returns (errno of the pinning, errors raised by signal handlers)."""
         cdef SignalPoll poll
         cdef int64_t replay
-        cdef int k, thread, num_threads = self.num_threads, schedule = self.schedule, chunk_size = self.chunk_size
+        cdef int k, num_threads = self.num_threads, schedule = self.schedule, chunk_size = self.chunk_size
         cdef int failed = 0
         cdef unsigned former_control
         cdef LoopRecord *loop
@@ -109,9 +109,7 @@ cdef class ForkJoinTeam:
                     self.team_size = openmp.omp_get_num_threads()
                 forktask_enter_thread(
                     &self.threads[threadid()], self.cpus[threadid()] if self.cpus != NULL else -1)
-            failed = self.team_size != num_threads
-            for thread in range(num_threads):
-                failed |= self.threads[thread].error != 0
+            failed = self.team_size != num_threads or self._error() != 0
             replay = first_replay
             while replay < first_replay + num_replays and not failed:
                 for k in range(bound.num_loops):

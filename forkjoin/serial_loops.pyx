@@ -18,33 +18,32 @@ cdef int check_signals(void *errors) noexcept with gil:
     return 0
 
 
+cdef void _run_loops(const LoopRecord *loops, int num_loops, int64_t first_replay, int64_t num_replays,
+                     WorkerState *state, SignalPoll *poll) noexcept nogil:
+    """Run blocks in order until one fails, or a signal asks for a stop."""
+    cdef int64_t replay
+    cdef int k, block
+    for replay in range(first_replay, first_replay + num_replays):
+        for k in range(num_loops):
+            if forktask_must_stop(poll):
+                return
+            for block in range(loops[k].num_blocks):
+                if run_block(&loops[k], block, replay, state) != 0:
+                    return
+
+
 def run_serial(BoundPlan bound, Workers workers, int64_t first_replay, int64_t num_replays, int cpu, bint poll_signals):
     """Run all loops `num_replays` times on the calling thread, pinned to a logical CPU during the run, -1: to none;
     `poll_signals`: the caller is the main thread, look for signals between loops. Returns the errno of the pinning, 0
     when it succeeded, and what signal handlers raised."""
     cdef ThreadState state
     cdef SignalPoll poll
-    cdef int64_t replay
-    cdef int k, block
-    cdef bint failed = False
     cdef list errors = []
     forktask_start_poll(&poll, check_signals, <void *> errors, poll_signals)
     with nogil:
         forktask_enter_thread(&state, cpu)
         if state.error == 0:
-            for replay in range(first_replay, first_replay + num_replays):
-                for k in range(bound.num_loops):
-                    if forktask_must_stop(&poll):
-                        failed = True
-                        break
-                    for block in range(bound.loops[k].num_blocks):
-                        if run_block(&bound.loops[k], block, replay, &workers.states[0]) != 0:
-                            failed = True
-                            break
-                    if failed:
-                        break
-                if failed:
-                    break
+            _run_loops(bound.loops, bound.num_loops, first_replay, num_replays, workers.states, &poll)
         forktask_leave_thread(&state)
     return state.error, errors
 

@@ -29,20 +29,15 @@ HAS_MEMBARRIER = bool(ft_register_membarrier())
 CLAIM_NS, PATIENCE = PROGRAM_CLAIM_NS, PROGRAM_PATIENCE
 
 
-cdef extern from *:
-    """
-    /* First touch of its scratch memory by the worker that uses it. */
-    typedef struct { WorkerState *states; size_t scratch_bytes; } TouchJob;
-    static void touch_work(void *argument, int32_t worker)
-    {
-        TouchJob *job = argument;
-        memset(job->states[worker].context.scratch, 0, job->scratch_bytes);
-    }
-    """
-    ctypedef struct TouchJob:
-        WorkerState *states
-        size_t scratch_bytes
-    void touch_work(void *argument, int32_t worker) noexcept nogil
+cdef struct TouchJob:
+    WorkerState *states
+    size_t scratch_bytes
+
+
+cdef void touch_work(void *argument, int32_t worker) noexcept nogil:
+    """First touch of its scratch memory by the worker that uses it."""
+    cdef TouchJob *job = <TouchJob *> argument
+    memset(job.states[worker].context.scratch, 0, job.scratch_bytes)
 
 
 class StuckGraph(RuntimeError):
@@ -83,21 +78,20 @@ cdef class Threads:
                 f"{num_threads} threads must be available, but starting them failed: {os.strerror(error)}; use fewer")
 
     def __dealloc__(self):
+        self._end()
+
+    def close(self):
+        """End the threads."""
+        self._end()
+
+    cdef void _end(self):
         # After a fork the threads are the parent's; there is nothing here to end.
         if self.owner_pid == getpid():
             with nogil:
                 team_close(&self.team)
 
-    def close(self):
-        """End the threads."""
-        if self.owner_pid == getpid():
-            with nogil:
-                team_close(&self.team)
-
     cdef int touch(self, Workers workers, Py_ssize_t scratch_bytes) except -1:
-        cdef TouchJob job
-        job.states = workers.states
-        job.scratch_bytes = scratch_bytes
+        cdef TouchJob job = TouchJob(workers.states, scratch_bytes)
         with nogil:
             team_start(&self.team, touch_work, &job)
             while not team_wait(&self.team, -1):

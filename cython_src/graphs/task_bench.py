@@ -9,9 +9,8 @@ same pattern, so that iterations may overlap where the pattern lets them.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from types import MappingProxyType
-from typing import Any
 
 import numpy as np
 
@@ -62,20 +61,6 @@ def _period(pattern: str, width: int) -> int:
     return width if pattern == "spread" else 1
 
 
-def _check(pattern: str, width: int, steps: int, radix: int, kernel: str, work: int) -> None:
-    """Raise `UsageError` for an unknown pattern or kernel, or sizes out of range."""
-    check_choice("pattern", pattern, PATTERNS)
-    check_choice("kernel", kernel, TASK_BENCH_KERNELS)
-    if width < 1 or steps < 2 or width * steps > 2**27:
-        raise UsageError(
-            f"width must be at least 1, steps at least 2 and their product at most 2^27; got {width} and {steps}"
-        )
-    if not 1 <= radix <= width and pattern in PATTERNS_WITH_RADIX:
-        raise UsageError(f"radix must be in [1, {width}] (the width), got {radix}")
-    if work < 0:
-        raise UsageError(f"work must not be negative, got {work}")
-
-
 def task_bench(
     pattern: str,
     width: int = 16,
@@ -105,7 +90,16 @@ def task_bench(
     check : bool
         Each task checks that its inputs came from the right tasks of the right iteration.
     """
-    _check(pattern, width, steps, radix, kernel, work)
+    check_choice("pattern", pattern, PATTERNS)
+    check_choice("kernel", kernel, TASK_BENCH_KERNELS)
+    if width < 1 or steps < 2 or width * steps > 2**27:
+        raise UsageError(
+            f"width must be at least 1, steps at least 2 and their product at most 2^27; got {width} and {steps}"
+        )
+    if not 1 <= radix <= width and pattern in PATTERNS_WITH_RADIX:
+        raise UsageError(f"radix must be in [1, {width}] (the width), got {radix}")
+    if work < 0:
+        raise UsageError(f"work must not be negative, got {work}")
     attributes = {
         "kernel": TASK_BENCH_KERNELS.index(kernel),
         "work": work,
@@ -128,11 +122,13 @@ def task_bench(
             )
         )
         first_task += len(bounds)
-    return _plan(
+    # Its content passes from one iteration to the next.
+    cells = Buffer("cells", (steps, width, CELL_NUMBERS), "int64", "temporary", carried=True)
+    # Accesses are computed: `PlanBuilder` would take too long to find those of a million tasks.
+    return Plan(
         f"task_bench {pattern}",
-        # Its content passes from one iteration to the next.
-        [Buffer("cells", (steps, width, CELL_NUMBERS), "int64", "temporary", carried=True)],
-        loops,
+        MappingProxyType({"cells": cells}),
+        tuple(loops),
         _table(arrays, width),
         attributes={
             "workload": "task_bench",
@@ -171,22 +167,14 @@ def replica(plan: Plan, durations: np.ndarray, work: float) -> Plan:
         for loop in plan.loops
     ]
     # The access table names buffers by number; nothing is ever stored in them.
-    buffers = [Buffer(buffer.name, (1,), role="temporary", carried=True) for buffer in plan.buffers.values()]
-    return _plan(
+    buffers = {name: Buffer(name, (1,), role="temporary", carried=True) for name in plan.buffers}
+    return Plan(
         f"replica of {plan.name}",
-        buffers,
-        loops,
+        MappingProxyType(buffers),
+        tuple(loops),
         plan.accesses,
         attributes={**plan.attributes, "workload": "replica", "mean_work": float(units.mean()), "aliases": {}},
     )
-
-
-def _plan(
-    name: str, buffers: Iterable[Buffer], loops: list[BlockLoop], table: AccessTable, attributes: dict[str, Any]
-) -> Plan:
-    """Return a plan with computed accesses: `PlanBuilder` would take too long to find those of a million tasks."""
-    named = MappingProxyType({buffer.name: buffer for buffer in buffers})
-    return Plan(name, named, tuple(loops), table, attributes=attributes)
 
 
 def _offsets(counts: np.ndarray) -> np.ndarray:

@@ -16,7 +16,7 @@ from ..kernels.convolution.algorithms import CONV_OPTIONS, read_algorithms
 from ..kernels.simd.instruction_sets import LANES
 from ..networks.layers import SEQUENCE
 from ..plan.chained_sums import FORMS
-from ..records import Record, about, fields
+from ..records import Record, about, fields_of
 
 LARGEST = 65_536  # number of a granularity
 AUTO_THREADS = 8  # that granularity "auto" cuts loops for
@@ -231,8 +231,7 @@ class PlanOptions(Record, frozen=True):
 def plan_options(values: Mapping[str, Any]) -> PlanOptions:
     """Return the options that a row of results stands for; fields that it does not name have their defaults, other
     keys, such as "network", are left out. Raise `UsageError` for a value that a field refuses."""
-    known = [field.name for field in fields(PlanOptions)]
-    return PlanOptions(**{name: values[name] for name in known if name in values})
+    return PlanOptions(**fields_of(PlanOptions, values))
 
 
 def describe(options: PlanOptions, leave_out: tuple[str, ...] = ()) -> str:

@@ -156,7 +156,6 @@ class ImageLayout(Layout):
     load_kernel: str  # gathers a batch
 
     def objections(self, spec: Network, options: PlanOptions) -> Iterator[str]:
-        """Yield why there are no kernels for a network or an option."""
         yield from super().objections(spec, options)
         if options.sequence != SEQUENCE:
             yield f"sequence is an option of networks of tokens, {spec.name!r} is one of images; leave it out"
@@ -272,6 +271,14 @@ class Lowering:
     def parameter(self, name: str) -> str:
         """Declare a parameter's buffer."""
         return self.builder.buffer(name, self.parameter_shapes[name], role="parameter")
+
+    def partial_gradients(self, parameter: str, count: int, shape: tuple[int, ...]) -> str:
+        """Declare the buffer of `count` partial gradients of a parameter, each of a shape; where the parameter is
+        trained, the update adds them up."""
+        partials = self.builder.buffer(f"{parameter}.partials", (count, *shape), role="gradient", carried=count == 1)
+        if self.trains(parameter):
+            self.partials[parameter] = partials, count
+        return partials
 
     def keep(self, tensor_map: TensorMap, role: str = "activation", layer: str = "") -> TensorMap:
         """Declare a map's buffer; `layer`: whose results it holds."""
@@ -389,11 +396,6 @@ def check_end(spec: Network) -> None:
             f"{what} must end with SoftmaxCrossEntropy after {after}, {spec.name!r} does not; add {remedy} "
             f"SoftmaxCrossEntropy"
         )
-
-
-def phase_of(backward: bool) -> str:
-    """Phase of a loop that gets weights ready: for data gradients that is part of the backward pass."""
-    return "backward" if backward else "forward"
 
 
 def repeated(recomputed: bool) -> str:

@@ -93,19 +93,15 @@ def _merged(like: BlockLoop, name: str, blocks: Sequence[Block], accumulate: int
     return replace(like, name=name, blocks=tuple(blocks), attributes=attributes)
 
 
-def _whole(buffer: Buffer) -> tuple[tuple[int, int], ...]:
-    return tuple((0, n) for n in buffer.shape[:4])
-
-
 def _fill(buffer: Buffer, name: str, like: BlockLoop) -> BlockLoop:
     """A loop that sets a buffer to zero."""
-    block = Block(bounds_of(buffer.shape, _whole(buffer)), (write(buffer.name),), 0.0, float(buffer.size_bytes))
+    block = Block(bounds_of(buffer.shape, ()), (write(buffer.name),), 0.0, float(buffer.size_bytes))
     return loop_like(like, f"{name}.zero.{buffer.name}", "reduction_fill", {"out": buffer.name}, [block], buffer)
 
 
 def _add(buffer: Buffer, name: str, pairs: Sequence[tuple[str, str]], like: BlockLoop) -> BlockLoop:
     """A loop with a block for each pair, which adds its second buffer to its first one."""
-    bounds, elements = bounds_of(buffer.shape, _whole(buffer)), buffer.size_bytes / 4
+    bounds, elements = bounds_of(buffer.shape, ()), buffer.size_bytes / 4
     blocks = [
         Block(bounds, (update(to), read(other)), elements, 3.0 * buffer.size_bytes, {"out": to, "copy0": other})
         for to, other in pairs

@@ -200,20 +200,15 @@ cdef class _Recorder:
         push(&self.newest_before, -1)
 
     def __dealloc__(self):
-        free(self.node_task.data)
-        free(self.node_buffer.data)
-        free(self.node_reads.data)
-        free(self.node_next.data)
-        free(self.node_walked.data)
-        free(self.newest_before.data)
-        free(self.producer.data)
-        free(self.list_start.data)
-        free(self.list_length.data)
-        free(self.list_kind.data)
-        free(self.list_uses.data)
-        free(self.wait_consumer.data)
-        free(self.wait_list.data)
-        free(self.awaited.data)
+        cdef int32_t *arrays[14]
+        cdef int32_t *array
+        arrays[:] = [
+            self.node_task.data, self.node_buffer.data, self.node_reads.data, self.node_next.data,
+            self.node_walked.data, self.newest_before.data, self.producer.data, self.list_start.data,
+            self.list_length.data, self.list_kind.data, self.list_uses.data, self.wait_consumer.data,
+            self.wait_list.data, self.awaited.data]
+        for array in arrays:
+            free(array)
 
     cdef int add(self, int32_t task) except -1 nogil:
         """Note a producer of the current access, once."""

@@ -4,6 +4,7 @@ The heading of a column of the common kinds is the value's name unless one is gi
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -52,6 +53,16 @@ def markdown_table(columns: Sequence[Column], rows: Iterable[Mapping[str, Any]])
     lines = [[column.heading for column in columns], ["--:" if column.number else "---" for column in columns]]
     lines += [[markdown_cell(column.text(row)) for column in columns] for row in rows]
     return [f"| {' | '.join(line)} |" for line in lines]
+
+
+def between_marks(text: str, mark: str, content: str) -> str:
+    """Return a page in Markdown with new content between the marks of a name. Raises `ValueError`: the marks are not
+    there once."""
+    begin, end = f"<!-- {mark} -->\n", f"<!-- end of {mark} -->"
+    text, num_marks = re.subn(f"{begin}.*{end}", lambda _: f"{begin}{content}{end}", text, flags=re.S)
+    if num_marks != 1:
+        raise ValueError(f"a page must have the marks of {mark!r} once, has them {num_marks} times")
+    return text
 
 
 def markdown_cell(text: str) -> str:

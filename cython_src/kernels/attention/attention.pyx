@@ -115,6 +115,12 @@ def _parts(attributes, bounds):
             yield n, h, slice(n * attributes["sequence"], (n + 1) * attributes["sequence"])
 
 
+def _scratch(attributes, bounds, operands):
+    """Bytes of packed tiles, tiles of scores, and results of a chunk of tokens."""
+    return sizeof(float) * ATTENTION_FLOATS(attributes["features"] // attributes["heads"])
+
+
+@implement(KERNELS, "attention_forward", <uintptr_t> &attention_forward, scratch_bytes=_scratch)
 def _forward_reference(operands, attributes, bounds, iteration):
     t0, t1, causal = bounds["t0"], bounds["t1"], attributes["causal"]
     end = t1 if causal else attributes["sequence"]
@@ -128,6 +134,7 @@ def _forward_reference(operands, attributes, bounds, iteration):
         operands["logsumexp"][h, tokens][t0:t1] = (largest + np.log(total))[:, 0]
 
 
+@implement(KERNELS, "attention_backward", <uintptr_t> &attention_backward, scratch_bytes=_scratch)
 def _backward_reference(operands, attributes, bounds, iteration):
     t0, t1, causal, part = bounds["t0"], bounds["t1"], attributes["causal"], bounds["part"]
     start = t0 if causal else 0
@@ -145,19 +152,10 @@ def _backward_reference(operands, attributes, bounds, iteration):
         dv[t0:t1] = p.T @ gradient
 
 
+@implement(KERNELS, "attention_add_parts", <uintptr_t> &attention_add_parts)
 def _add_parts_reference(operands, attributes, bounds, iteration):
     queries = slice(bounds["t0"], bounds["t1"])
     for n, h, _ in _parts(attributes, bounds):
         dq = _thirds(operands["dqkv"], attributes, n)[0, h, queries]
         for part in range(bounds["part"]):
             dq += _heads(operands["parts"][part * attributes["rows"] :], attributes, n)[h, queries]
-
-
-def _scratch(attributes, bounds, operands):
-    """Bytes of packed tiles, tiles of scores, and results of a chunk of tokens."""
-    return sizeof(float) * ATTENTION_FLOATS(attributes["features"] // attributes["heads"])
-
-
-implement(KERNELS, "attention_forward", _forward_reference, <uintptr_t> &attention_forward, scratch_bytes=_scratch)
-implement(KERNELS, "attention_backward", _backward_reference, <uintptr_t> &attention_backward, scratch_bytes=_scratch)
-implement(KERNELS, "attention_add_parts", _add_parts_reference, <uintptr_t> &attention_add_parts)

@@ -38,6 +38,7 @@ def _mix_reference(value):
     return value ^ (value >> 31)
 
 
+@implement(KERNELS, "hash_chain", <uintptr_t> hash_chain_block, instruction_sets=False)
 def hash_chain_reference(operands, attributes, bounds, iteration):
     """out[i] = hash(out[i], iteration, in[start:stop]): any missed, doubled or misplaced execution changes it.
 
@@ -57,9 +58,6 @@ def hash_chain_reference(operands, attributes, bounds, iteration):
         value = _mix_reference((value + 1) & (2**64 - 1))
     operands["out"][bounds["i"]] = np.uint64(value)
     return 0
-
-
-implement(KERNELS, "hash_chain", hash_chain_reference, <uintptr_t> hash_chain_block, instruction_sets=False)
 
 
 # Kinds of work of a Task Bench task, in the order of kernels/bench/task_bench.h.
@@ -117,8 +115,9 @@ cdef int replica_block(const void *args, Py_ssize_t block, const TaskContext *co
 
 
 # Work without data, in the place of another kernel: one bound, the units of compute work of the block.
-implement(KERNELS, "replica", lambda operands, attributes, bounds, iteration: 0, <uintptr_t> replica_block,
-          instruction_sets=False)
+@implement(KERNELS, "replica", <uintptr_t> replica_block, instruction_sets=False)
+def _replica_reference(operands, attributes, bounds, iteration):
+    return 0
 
 
 LINE_NUMBERS = 8  # int64 of a cache line
@@ -135,6 +134,7 @@ cdef int walk_block(const void *args, Py_ssize_t block, const TaskContext *conte
     return 0
 
 
+@implement(KERNELS, "walk", <uintptr_t> walk_block, instruction_sets=False)
 def walk_reference(operands, attributes, bounds, iteration):
     """Add one to a number on each page of a part of memory. Which page comes next hangs on what was read on the last
     one, so that a walk takes the sum of all latencies: few microseconds where the lines are in a core's own cache.
@@ -147,9 +147,6 @@ def walk_reference(operands, attributes, bounds, iteration):
     """
     operands["memory"][bounds["part"], :, 1] += 1
     return 0
-
-
-implement(KERNELS, "walk", walk_reference, <uintptr_t> walk_block, instruction_sets=False)
 
 
 def time_work(int kernel, int64_t work, int64_t repetitions):

@@ -68,23 +68,13 @@ def panel_inputs(direction: int, shape: Sequence[int], groups: int) -> tuple[lis
     return inputs_of_panels(written, read, groups)
 
 
-def num_panels(direction: int, shape: Sequence[int], groups: int) -> int:
-    """Units of sixteen channels of the map that is written."""
-    return -(-(shape[1] * groups if direction == DATA else shape[0]) // LANES)
-
-
 def packed_shape(algorithm: int, direction: int, shape: Sequence[int], groups: int) -> tuple[int, int, int, int]:
     """(panels, taps, K, LANES); K is the most channels that a panel sums over, at least 4 (an image's pitch).
     `algorithm`, `direction`: direction 0 for the forward pass, 1 for the data gradient; `shape`: of the weights."""
     side = winograd_side(algorithm)
     taps = (side + 2) ** 2 if side else shape[2] * shape[3]
-    panels = num_panels(direction, shape, groups)
-    return panels, taps, panel_inputs(direction, shape, groups)[1], LANES
-
-
-def packed_box(channels: tuple[int, int]):
-    """Region of the packed weights that written channels [c0, c1) need: boxes for `plan.read`."""
-    return ((channels[0] // LANES, -(-channels[1] // LANES)),)
+    starts, inputs = panel_inputs(direction, shape, groups)
+    return len(starts), taps, inputs, LANES
 
 
 def weight_box(direction: int, panels: tuple[int, int], shape: Sequence[int], groups: int):

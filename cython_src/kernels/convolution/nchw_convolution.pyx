@@ -31,8 +31,6 @@ from pooling_c cimport *
 
 from ..maps.nchw cimport clear_halo, offset, plane_size
 
-from functools import partial
-
 import numpy as np
 
 from ..interface.kernel_spec import implement, longest
@@ -259,11 +257,26 @@ def _taps(x, attributes, prefix, groups, y0, y1):
             yield ky, kx, padded[:, :, y0 + ky : y1 + ky, kx : kx + width]
 
 
+def _scratch(attributes, bounds, operands):
+    cdef int scale = 2 if {"bias", "index"} <= operands else 1  # rows of the result in one of the bounds: pooled
+    return sizeof(float) * conv_scratch(
+        attributes["algorithm"], attributes["in_lanes"], result_width(attributes), attributes["in_pitch"],
+        "index" not in operands, attributes["in_channels"], longest(bounds, "c"), scale * longest(bounds, "y")).end
+
+
+def _winograd_scratch(attributes, bounds, operands):
+    return sizeof(float) * nchw16_winograd_scratch(attributes["in_channels"], longest(bounds, "c")).end
+
+
+@implement(KERNELS, "conv_forward", <uintptr_t> &convolve, scratch_bytes=_scratch)
+@implement(KERNELS, "conv_relu_pool", <uintptr_t> &convolve, scratch_bytes=_scratch)
+@implement(KERNELS, "winograd_forward", <uintptr_t> &convolve_winograd, scratch_bytes=_winograd_scratch)
+@implement(KERNELS, "winograd_relu_pool", <uintptr_t> &convolve_winograd, scratch_bytes=_winograd_scratch)
 def _conv_forward_reference(operands, attributes, bounds, iteration):
     pooled = "index" in operands
     y0, y1 = bounds["y0"], bounds["y1"]
     g, o = slice(bounds["g0"], bounds["g1"]), slice(bounds["c0"], bounds["c1"])
-    w = operands["weight"][o]
+    w = _weight(operands)[o]
     result = operands["bias"][o].reshape(1, -1, 1, 1, 1)
     for ky, kx, x in _taps(operands["input"], attributes, "in", g, y0 << pooled, y1 << pooled):
         result = result + np.einsum("oc,gcyxl->goyxl", w[:, :, ky, kx], x)
@@ -276,9 +289,13 @@ def _conv_forward_reference(operands, attributes, bounds, iteration):
     clear_box_halo(operands["output"], attributes, bounds)
 
 
+@implement(KERNELS, "conv_backward_data", <uintptr_t> &convolve, scratch_bytes=_scratch)
+@implement(KERNELS, "conv_backward_data_unpool", <uintptr_t> &convolve, scratch_bytes=_scratch)
+@implement(KERNELS, "winograd_backward_data", <uintptr_t> &convolve_winograd, scratch_bytes=_winograd_scratch)
+@implement(KERNELS, "winograd_backward_data_unpool", <uintptr_t> &convolve_winograd, scratch_bytes=_winograd_scratch)
 def _conv_backward_data_reference(operands, attributes, bounds, iteration):
     g, c, y0, y1 = slice(bounds["g0"], bounds["g1"]), slice(bounds["c0"], bounds["c1"]), bounds["y0"], bounds["y1"]
-    w = operands["weight"][:, c, ::-1, ::-1]
+    w = _weight(operands)[:, c, ::-1, ::-1]
     result = 0
     for ky, kx, dy in _taps(operands["gradient"], attributes, "in", g, y0, y1):
         result = result + np.einsum("oc,goyxl->gcyxl", w[:, :, ky, kx], dy)
@@ -291,6 +308,20 @@ def _conv_backward_data_reference(operands, attributes, bounds, iteration):
     clear_box_halo(operands["output"], attributes, bounds, scale)
 
 
+def _weights_scratch(attributes, bounds, operands):
+    return sizeof(float) * algorithm_copies(
+        attributes["algorithm"], attributes["in_channels"], attributes["dy_width"], attributes["dy_height"])
+
+
+def _winograd_weights_scratch(attributes, bounds, operands):
+    return sizeof(float) * max(
+        winograd_gradient_scratch(attributes["in_channels"], outputs).end
+        for outputs in np.unique(bounds["c1"] - bounds["c0"]))
+
+
+@implement(KERNELS, "conv_backward_weights", <uintptr_t> &conv_backward_weights, scratch_bytes=_weights_scratch)
+@implement(KERNELS, "winograd_backward_weights", <uintptr_t> &winograd_backward_weights,
+           scratch_bytes=_winograd_weights_scratch)
 def _conv_backward_weights_reference(operands, attributes, bounds, iteration):
     g, o = slice(bounds["g0"], bounds["g1"]), slice(bounds["c0"], bounds["c1"])
     y0, y1 = bounds.get("y0", 0), bounds.get("y1", attributes["dy_height"])
@@ -307,29 +338,6 @@ def _conv_backward_weights_reference(operands, attributes, bounds, iteration):
 def result_width(attributes):
     """Width of the convolution's result, before pooling and spreading."""
     return attributes["in_width"] + 2 * attributes["in_halo"] - (KERNEL - 1)
-
-
-def _scratch(scale, stores, attributes, bounds, operands):
-    """`scale`: rows of the result in one of the bounds."""
-    return sizeof(float) * conv_scratch(
-        attributes["algorithm"], attributes["in_lanes"], result_width(attributes), attributes["in_pitch"], stores,
-        attributes["in_channels"], longest(bounds, "c"), scale * longest(bounds, "y")).end
-
-
-def _weights_scratch(attributes, bounds, operands):
-    return sizeof(float) * algorithm_copies(
-        attributes["algorithm"], attributes["in_channels"], attributes["dy_width"], attributes["dy_height"])
-
-
-STORED, POOLED, SPREAD = (partial(_scratch, *how) for how in ((1, True), (2, False), (1, False)))
-
-implement(KERNELS, "conv_forward", _conv_forward_reference, <uintptr_t> &convolve, scratch_bytes=STORED)
-implement(KERNELS, "conv_relu_pool", _conv_forward_reference, <uintptr_t> &convolve, scratch_bytes=POOLED)
-implement(KERNELS, "conv_backward_data", _conv_backward_data_reference, <uintptr_t> &convolve, scratch_bytes=STORED)
-implement(KERNELS, "conv_backward_data_unpool", _conv_backward_data_reference, <uintptr_t> &convolve,
-          scratch_bytes=SPREAD)
-implement(KERNELS, "conv_backward_weights", _conv_backward_weights_reference, <uintptr_t> &conv_backward_weights,
-          scratch_bytes=_weights_scratch)
 
 
 # --- Winograd ---------------------------------------------------------------------------------------------------------
@@ -559,6 +567,7 @@ _TAPS_AT_POINTS = np.array([
 _TAPS_FROM_POINTS = np.linalg.pinv(_TAPS_AT_POINTS)
 
 
+@implement(KERNELS, "winograd_weights", <uintptr_t> &winograd_weights)
 def _winograd_weights_reference(operands, attributes, bounds, iteration):
     inputs = slice(bounds["c0"], bounds["c1"])
     w = operands["weight"]
@@ -567,39 +576,15 @@ def _winograd_weights_reference(operands, attributes, bounds, iteration):
     operands["transformed"][:, inputs] = points.reshape(WINOGRAD_POINTS, *points.shape[2:])
 
 
-def _with_taps(reference, flip):
-    """The NumPy form recovers the weights and is the direct convolution."""
-
-    def direct(operands, attributes, bounds, iteration):
-        points = operands["transformed"].reshape(8, 8, *operands["transformed"].shape[1:])
-        taps = np.einsum("kp,pqco,lq->ockl", _TAPS_FROM_POINTS, points, _TAPS_FROM_POINTS, optimize=True)
-        if flip:
-            taps = taps.swapaxes(0, 1)[:, :, ::-1, ::-1]
-        return reference({**operands, "weight": taps}, attributes, bounds, iteration)
-
-    return direct
-
-
-def _winograd_scratch(attributes, bounds, operands):
-    return sizeof(float) * nchw16_winograd_scratch(attributes["in_channels"], longest(bounds, "c")).end
-
-
-def _winograd_weights_scratch(attributes, bounds, operands):
-    return sizeof(float) * max(
-        winograd_gradient_scratch(attributes["in_channels"], outputs).end
-        for outputs in np.unique(bounds["c1"] - bounds["c0"]))
+def _weight(operands):
+    """The weights in PyTorch's layout; they are recovered from their values at Winograd's points, so that the NumPy
+    form is the direct convolution."""
+    if "weight" in operands:
+        return operands["weight"]
+    points = operands["transformed"].reshape(8, 8, *operands["transformed"].shape[1:])
+    taps = np.einsum("kp,pqco,lq->ockl", _TAPS_FROM_POINTS, points, _TAPS_FROM_POINTS, optimize=True)
+    return taps if "bias" in operands else taps.swapaxes(0, 1)[:, :, ::-1, ::-1]
 
 
 POINTS = WINOGRAD_POINTS  # of the transformed weights of a pair of channels
 TILE = WINOGRAD_TILE  # side of a tile of results
-implement(KERNELS, "winograd_weights", _winograd_weights_reference, <uintptr_t> &winograd_weights)
-implement(KERNELS, "winograd_forward", _with_taps(_conv_forward_reference, False), <uintptr_t> &convolve_winograd,
-          scratch_bytes=_winograd_scratch)
-implement(KERNELS, "winograd_relu_pool", _with_taps(_conv_forward_reference, False), <uintptr_t> &convolve_winograd,
-          scratch_bytes=_winograd_scratch)
-implement(KERNELS, "winograd_backward_data", _with_taps(_conv_backward_data_reference, True),
-          <uintptr_t> &convolve_winograd, scratch_bytes=_winograd_scratch)
-implement(KERNELS, "winograd_backward_data_unpool", _with_taps(_conv_backward_data_reference, True),
-          <uintptr_t> &convolve_winograd, scratch_bytes=_winograd_scratch)
-implement(KERNELS, "winograd_backward_weights", _conv_backward_weights_reference,
-          <uintptr_t> &winograd_backward_weights, scratch_bytes=_winograd_weights_scratch)

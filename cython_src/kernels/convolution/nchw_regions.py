@@ -20,21 +20,6 @@ def _forward_cost(a, b, shapes):
     return flops, 4.0 * pixels * moved
 
 
-@touches(*_kernels("forward"), *_kernels("relu_pool"), cost=_forward_cost)
-def forward(a, b, shapes):
-    source, target = operand_map("input", "in", a, shapes), operand_map("output", "out", a, shapes)
-    rows = scaled(b["y"], 2 if "index" in shapes else 1)
-    yield read("input", b["g"], (0, source.channels), source.read_rows(*rows))
-    if "transformed" in shapes:
-        yield read("transformed", (0, shapes["transformed"][0]), (0, source.channels), b["c"])
-    else:
-        yield read("weight", b["c"])
-    yield read("bias", b["c"])
-    yield write("output", b["g"], b["c"], target.written_rows(*b["y"]))
-    if "index" in shapes:
-        yield write("index", b["g"], b["c"], b["y"])
-
-
 def _data_cost(a, b, shapes):
     width = a["out_width"] // (2 if "index" in shapes else 1)
     pixels, channels = a["in_lanes"] * width * size(b["g"], b["y"]), size(b["c"])
@@ -42,17 +27,23 @@ def _data_cost(a, b, shapes):
     return 2.0 * TAPS * a["in_channels"] * channels * pixels, 4.0 * pixels * moved
 
 
+@touches(*_kernels("forward"), *_kernels("relu_pool"), cost=_forward_cost)
 @touches(*_kernels("backward_data"), *_kernels("backward_data_unpool"), cost=_data_cost)
-def data_gradient(a, b, shapes):
-    gradient, target = operand_map("gradient", "in", a, shapes), operand_map("output", "out", a, shapes)
-    yield read("gradient", b["g"], (0, gradient.channels), gradient.read_rows(*b["y"]))
+def convolve(a, b, shapes):
+    """Both directions; with an index rows are those of the smaller map, of two rows of the larger one."""
+    is_forward, rows = "input" in shapes, (b["y"], scaled(b["y"], 2 if "index" in shapes else 1))
+    first = "input" if is_forward else "gradient"
+    source, target = operand_map(first, "in", a, shapes), operand_map("output", "out", a, shapes)
+    yield read(first, b["g"], (0, source.channels), source.read_rows(*rows[is_forward]))
     if "transformed" in shapes:
-        yield read("transformed", (0, shapes["transformed"][0]), (0, gradient.channels), b["c"])
+        yield read("transformed", (0, shapes["transformed"][0]), (0, source.channels), b["c"])
     else:
-        yield read("weight")
-    yield write("output", b["g"], b["c"], target.written_rows(*scaled(b["y"], 2 if "index" in shapes else 1)))
+        yield read("weight", b["c"]) if is_forward else read("weight")
+    if is_forward:
+        yield read("bias", b["c"])
+    yield write("output", b["g"], b["c"], target.written_rows(*rows[not is_forward]))
     if "index" in shapes:
-        yield read("index", b["g"], b["c"], b["y"])
+        yield (write if is_forward else read)("index", b["g"], b["c"], b["y"])
 
 
 def _weights_cost(a, b, shapes):

@@ -20,8 +20,6 @@ from ..maps.nhwc cimport (
     Tile, block_task, clear_channel_halo, image_size, pixel, read_tile, row_size, set_plane,
 )
 
-from functools import partial
-
 from ..interface.arguments import struct_of
 from ..interface.kernel_spec import implement, lengths
 from .nhwc_reference import backward_data, forward, pack
@@ -370,18 +368,13 @@ cdef int conv_backward_data(const void *args, Py_ssize_t block, const TaskContex
     return 0
 
 
-def _scratch(transposed, attributes, bounds, operands):
+def _scratch(attributes, bounds, operands):
     cdef Convolution c = convolution_of(
         struct_of("NhwcMap", attributes, "in_"), struct_of("NhwcMap", attributes, "out_"),
-        struct_of("Geometry", attributes), 0, transposed)
+        struct_of("Geometry", attributes), 0, "gradient" in operands)
     cdef int k = panel_inputs(c.target.channels, c.source.channels, c.groups, NULL)
     return sizeof(float) * max(
         convolution_scratch(&c, k, images, rows, channels) for images, rows, channels in lengths(bounds, "n", "y", "c"))
-
-
-implement(KERNELS, "nhwc_conv_forward", forward, <uintptr_t> &conv_forward, scratch_bytes=partial(_scratch, False))
-implement(KERNELS, "nhwc_conv_backward_data", backward_data, <uintptr_t> &conv_backward_data,
-          scratch_bytes=partial(_scratch, True))
 
 
 cdef int conv_pack(const void *args, Py_ssize_t block, const TaskContext *context) noexcept nogil:
@@ -462,4 +455,6 @@ def _pack_scratch(attributes, bounds, operands):
         winograd_side(attributes["algorithm"]))
 
 
-implement(KERNELS, "nhwc_conv_pack", pack, <uintptr_t> &conv_pack, scratch_bytes=_pack_scratch)
+implement(KERNELS, "nhwc_conv_forward", <uintptr_t> &conv_forward, scratch_bytes=_scratch)(forward)
+implement(KERNELS, "nhwc_conv_backward_data", <uintptr_t> &conv_backward_data, scratch_bytes=_scratch)(backward_data)
+implement(KERNELS, "nhwc_conv_pack", <uintptr_t> &conv_pack, scratch_bytes=_pack_scratch)(pack)

@@ -397,5 +397,5 @@ def _weights_scratch(attributes, bounds, operands):
 
 
 # With groups, i0 and i1 are not used: a block has all inputs of its output channels' groups.
-implement(KERNELS, "nhwc_conv_backward_weights", backward_weights, <uintptr_t> &conv_backward_weights,
-          scratch_bytes=_weights_scratch)
+implement(KERNELS, "nhwc_conv_backward_weights", <uintptr_t> &conv_backward_weights,
+          scratch_bytes=_weights_scratch)(backward_weights)

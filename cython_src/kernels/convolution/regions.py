@@ -9,6 +9,7 @@ from dataclasses import replace
 from ...plan.model import read, update, write
 from ..interface.kernel_spec import size, touches
 from ..maps.nhwc import STATISTICS_ROWS, Window, operand_map
+from ..simd.instruction_sets import LANES
 from . import algorithms
 
 
@@ -20,7 +21,9 @@ def _weights(a, shapes):
 
 
 def _read_weights(shapes, channels):
-    return read("weight", channels) if "weight" in shapes else read("packed", *algorithms.packed_box(channels))
+    if "weight" in shapes:
+        return read("weight", channels)
+    return read("packed", (channels[0] // LANES, -(-channels[1] // LANES)))
 
 
 def forward_cost(a, b, shapes):

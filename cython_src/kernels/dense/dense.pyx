@@ -81,6 +81,7 @@ def _features(array, bounds):
     return part.reshape(part.shape[0], -1, array.shape[array.ndim - 1])
 
 
+@implement(KERNELS, "fc_forward", <uintptr_t> &fc_forward)
 def _fc_forward_reference(operands, attributes, bounds, iteration):
     x = _features(operands["input"], bounds)
     out = operands["output"][bounds["g0"] : bounds["g1"]]
@@ -88,6 +89,14 @@ def _fc_forward_reference(operands, attributes, bounds, iteration):
     out[:] = (np.where(y <= 0, 0, y) if attributes["activation"] else y).reshape(out.shape)
 
 
+def _gradient_scratch(attributes, bounds, operands):
+    """The gradient of a group before it goes to its places."""
+    if "index" not in operands and not attributes["out_halo"]:
+        return 0
+    return sizeof(float) * attributes["features"] * attributes["lanes"]
+
+
+@implement(KERNELS, "fc_backward_data", <uintptr_t> &fc_backward_data, scratch_bytes=_gradient_scratch)
 def _fc_backward_data_reference(operands, attributes, bounds, iteration):
     g = slice(bounds["g0"], bounds["g1"])
     dx = np.einsum("of,gol->gfl", operands["weight"], _features(operands["gradient"], bounds))
@@ -105,6 +114,7 @@ def _fc_backward_data_reference(operands, attributes, bounds, iteration):
         nchw_maps.clear_halo(operands["output"], attributes, "out", g, slice(None), 0, attributes["out_height"])
 
 
+@implement(KERNELS, "fc_backward_weights", <uintptr_t> &fc_backward_weights)
 def _fc_backward_weights_reference(operands, attributes, bounds, iteration):
     dy = _features(operands["gradient"], bounds)
     out = operands["output"][bounds["partial"]]
@@ -112,19 +122,6 @@ def _fc_backward_weights_reference(operands, attributes, bounds, iteration):
     result[:, :-1] = np.einsum("gol,gfl->of", dy, _features(operands["input"], bounds))
     result[:, -1] = dy.sum(axis=(0, 2))
     out[:] = out + result if attributes["accumulate"] else result
-
-
-def _gradient_scratch(attributes, bounds, operands):
-    """The gradient of a group before it goes to its places."""
-    if "index" not in operands and not attributes["out_halo"]:
-        return 0
-    return sizeof(float) * attributes["features"] * attributes["lanes"]
-
-
-implement(KERNELS, "fc_forward", _fc_forward_reference, <uintptr_t> &fc_forward)
-implement(KERNELS, "fc_backward_data", _fc_backward_data_reference, <uintptr_t> &fc_backward_data,
-          scratch_bytes=_gradient_scratch)
-implement(KERNELS, "fc_backward_weights", _fc_backward_weights_reference, <uintptr_t> &fc_backward_weights)
 
 
 cdef int flatten(const void *args, Py_ssize_t block, const TaskContext *context) noexcept nogil:
@@ -186,18 +183,16 @@ cdef int flatten_backward(const void *args, Py_ssize_t block, const TaskContext 
     return 0
 
 
+@implement(KERNELS, "nhwc_flatten", <uintptr_t> &flatten)
 def _flatten_reference(operands, attributes, bounds, iteration):
     images = {name: bounds[name] for name in ("n0", "n1")}
     x = inside(operands["input"], attributes, "in", images)[..., : attributes["in_channels"]]
     operands["output"][bounds["n0"] : bounds["n1"], :, 0] = x.transpose(0, 3, 1, 2).reshape(len(x), -1)
 
 
+@implement(KERNELS, "nhwc_flatten_backward", <uintptr_t> &flatten_backward)
 def _flatten_backward_reference(operands, attributes, bounds, iteration):
     shape = (-1, attributes["out_channels"], attributes["out_height"], attributes["out_width"])
     gradient = operands["gradient"][bounds["n0"] : bounds["n1"], :, 0].reshape(shape)
     part = gradient[:, bounds["c0"] : bounds["c1"], bounds["y0"] : bounds["y1"]].transpose(0, 2, 3, 1)
     write_block(operands["output"], attributes, "out", bounds, part, accumulate=attributes["accumulate"])
-
-
-implement(KERNELS, "nhwc_flatten", _flatten_reference, <uintptr_t> &flatten)
-implement(KERNELS, "nhwc_flatten_backward", _flatten_backward_reference, <uintptr_t> &flatten_backward)

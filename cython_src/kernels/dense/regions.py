@@ -3,6 +3,7 @@
 from ...plan.model import read, update, write
 from ..interface.kernel_spec import size, touches
 from ..maps.nhwc import operand_map
+from ..pooling import regions as pooling
 
 
 def _cost(moved):
@@ -37,16 +38,9 @@ def _flatten_cost(a, b, shapes):
     return 0.0, 8.0 * source.channels * source.height * source.width * size(b["n"])
 
 
-@touches("nhwc_flatten", cost=_flatten_cost)
-def flatten(a, b, shapes):
-    return operand_map("input", "in", a, shapes).read(b["n"]), write("output", b["n"])
-
-
 def _flatten_backward_cost(a, b, shapes):
     return 0.0, 4.0 * a["out_channels"] * a["out_width"] * (2 + a["accumulate"]) * size(b["n"], b["y"])
 
 
-@touches("nhwc_flatten_backward", cost=_flatten_backward_cost)
-def flatten_backward(a, b, shapes):
-    target = operand_map("output", "out", a, shapes)
-    return read("gradient", b["n"]), target.write(b["n"], b["y"], accumulate=a["accumulate"])
+touches("nhwc_flatten", cost=_flatten_cost)(pooling.global_pool)
+touches("nhwc_flatten_backward", cost=_flatten_backward_cost)(pooling.global_pool_backward)

@@ -182,6 +182,15 @@ def _normalised(operands, attributes, bounds):
     return x, activate(x, attributes["input_activation"])
 
 
+def _scratch(attributes, bounds, operands):
+    return sizeof(float) * depthwise_scratch(
+        longest(bounds, "c"), attributes["kernel"], "bias" in operands or "bias_output" in operands).end
+
+
+# statistics: those of the block before the activation, as nhwc_norm_statistics writes them, in its `partial`.
+@implement(KERNELS, "nhwc_depthwise_forward", <uintptr_t> &depthwise_forward, scratch_bytes=_scratch)
+# The input is activation(input_scale input + input_shift).
+@implement(KERNELS, "nhwc_norm_depthwise", <uintptr_t> &depthwise_forward, scratch_bytes=_scratch)
 def _forward_reference(operands, attributes, bounds, iteration):
     x = all_rows(operands["input"], attributes, "in", bounds)
     if "input_scale" in operands:
@@ -198,6 +207,8 @@ def _forward_reference(operands, attributes, bounds, iteration):
     write_block(operands["output"], attributes, "out", bounds, activate(y, attributes["activation"]))
 
 
+# bounds: rows of the input's gradient.
+@implement(KERNELS, "nhwc_depthwise_backward_data", <uintptr_t> &depthwise_backward_data, scratch_bytes=_scratch)
 def _backward_data_reference(operands, attributes, bounds, iteration):
     dy = all_rows(operands["gradient"], attributes, "in", bounds)
     weight = _padded(operands["weight"], bounds, attributes["in_pitch"])
@@ -207,6 +218,8 @@ def _backward_data_reference(operands, attributes, bounds, iteration):
                 accumulate=attributes["accumulate"])
 
 
+# output: (num_partials, channels, kernel^2), bias_output: (num_partials, channels). bounds: rows of dy.
+@implement(KERNELS, "nhwc_depthwise_backward_weights", <uintptr_t> &depthwise_backward_weights, scratch_bytes=_scratch)
 def _backward_weights_reference(operands, attributes, bounds, iteration):
     x = all_rows(operands["input"], attributes, "in", bounds)
     dy = inside(operands["gradient"], attributes, "gradient", bounds)
@@ -222,6 +235,19 @@ def _backward_weights_reference(operands, attributes, bounds, iteration):
         target[...] = target + values if attributes["accumulate"] else values
 
 
+def _norm_backward_scratch(attributes, bounds, operands):
+    pitch = attributes["in_pitch"]
+    return sizeof(float) * depthwise_backward_scratch(
+        longest(bounds, "c"), attributes["kernel"], attributes["stride"], attributes["in_width"] * pitch,
+        attributes["out_width"] * pitch, attributes["out_height"]).end
+
+
+# gradient: of activation(scale result + shift), `result` being the convolution's output; mean, coefficients: as in
+# nhwc_norm_backward_apply. The convolution's input is `input`, or `input` normalised (input_scale, input_shift,
+# ...); output is its gradient. statistics (num_partials, 2, pitch) are those of nhwc_norm_backward_statistics.
+# weight_partials: (num_partials, channels, kernel^2).
+@implement(KERNELS, "nhwc_depthwise_norm_backward", <uintptr_t> &depthwise_norm_backward,
+           scratch_bytes=_norm_backward_scratch)
 def _norm_backward_reference(operands, attributes, bounds, iteration):
     z = all_rows(operands["result"], attributes, "out", bounds)
     g = inside(operands["gradient"], attributes, "out", {**bounds}, attributes["gradient_halo"])
@@ -243,35 +269,3 @@ def _norm_backward_reference(operands, attributes, bounds, iteration):
         xhat = (source - mean) * inv_std
         sums = channels_of(operands["statistics"][bounds["partial"]], bounds, attributes["in_pitch"])
         sums[0], sums[1] = dx.sum(axis=(0, 1, 2)), (dx * xhat).sum(axis=(0, 1, 2))
-
-
-def _scratch(attributes, bounds, operands):
-    return sizeof(float) * depthwise_scratch(
-        longest(bounds, "c"), attributes["kernel"], "bias" in operands or "bias_output" in operands).end
-
-
-def _norm_backward_scratch(attributes, bounds, operands):
-    pitch = attributes["in_pitch"]
-    return sizeof(float) * depthwise_backward_scratch(
-        longest(bounds, "c"), attributes["kernel"], attributes["stride"], attributes["in_width"] * pitch,
-        attributes["out_width"] * pitch, attributes["out_height"]).end
-
-
-# statistics: those of the block before the activation, as nhwc_norm_statistics writes them, in its `partial`.
-implement(KERNELS, "nhwc_depthwise_forward", _forward_reference, <uintptr_t> &depthwise_forward,
-          scratch_bytes=_scratch)
-# The input is activation(input_scale input + input_shift).
-implement(KERNELS, "nhwc_norm_depthwise", _forward_reference, <uintptr_t> &depthwise_forward,
-          scratch_bytes=_scratch)
-# bounds: rows of the input's gradient.
-implement(KERNELS, "nhwc_depthwise_backward_data", _backward_data_reference, <uintptr_t> &depthwise_backward_data,
-          scratch_bytes=_scratch)
-# output: (num_partials, channels, kernel^2), bias_output: (num_partials, channels). bounds: rows of dy.
-implement(KERNELS, "nhwc_depthwise_backward_weights", _backward_weights_reference,
-          <uintptr_t> &depthwise_backward_weights, scratch_bytes=_scratch)
-# gradient: of activation(scale result + shift), `result` being the convolution's output; mean, coefficients: as in
-# nhwc_norm_backward_apply. The convolution's input is `input`, or `input` normalised (input_scale, input_shift,
-# ...); output is its gradient. statistics (num_partials, 2, pitch) are those of nhwc_norm_backward_statistics.
-# weight_partials: (num_partials, channels, kernel^2).
-implement(KERNELS, "nhwc_depthwise_norm_backward", _norm_backward_reference, <uintptr_t> &depthwise_norm_backward,
-          scratch_bytes=_norm_backward_scratch)

@@ -88,18 +88,21 @@ cdef int dropout(const void *args, Py_ssize_t block, const TaskContext *context)
     return 0
 
 
+@implement(KERNELS, "nhwc_activation", <uintptr_t> &activation)
 def _activation_reference(operands, attributes, bounds, iteration):
     y = activate(inside(operands["input"], attributes, "in", bounds), attributes["activation"])
     y[..., max(0, attributes["in_channels"] - bounds["c0"]):] = 0
     write_block(operands["output"], attributes, "in", bounds, y, attributes["out_halo"])
 
 
+@implement(KERNELS, "nhwc_activation_backward", <uintptr_t> &activation_backward)
 def _activation_backward_reference(operands, attributes, bounds, iteration):
     y = inside(operands["activations"], attributes, "in", bounds, attributes["activations_halo"])
     g = activation_gradient(inside(operands["gradient"], attributes, "in", bounds), y, attributes["activation"])
     write_block(operands["output"], attributes, "in", bounds, g, attributes["out_halo"], attributes["accumulate"])
 
 
+@implement(KERNELS, "nhwc_add", <uintptr_t> &add)
 def _add_reference(operands, attributes, bounds, iteration):
     total = (inside(operands["first"], attributes, "in", bounds)
              + inside(operands["second"], attributes, "in", bounds, attributes["second_halo"]))
@@ -134,19 +137,14 @@ def dropout_mask(attributes, n0, n1, y0, y1, iteration):
     return (word >= threshold).reshape(n1 - n0, y1 - y0, width, pitch)
 
 
+# Forward on x, backward on the gradient. The rows' elements may be any number (a vector of features has height and
+# width 1 and pitch = channels).
+@implement(KERNELS, "nhwc_dropout", <uintptr_t> &dropout)
 def _dropout_reference(operands, attributes, bounds, iteration):
     x = inside(operands["input"], attributes, "in", bounds)
     mask = dropout_mask(attributes, bounds["n0"], bounds["n1"], bounds["y0"], bounds["y1"], iteration)
     write_block(operands["output"], attributes, "in", bounds, np.where(mask, x * (1 / (1 - attributes["rate"])), 0),
                 attributes["out_halo"])
-
-
-implement(KERNELS, "nhwc_activation", _activation_reference, <uintptr_t> &activation)
-implement(KERNELS, "nhwc_activation_backward", _activation_backward_reference, <uintptr_t> &activation_backward)
-implement(KERNELS, "nhwc_add", _add_reference, <uintptr_t> &add)
-# Forward on x, backward on the gradient. The rows' elements may be any number (a vector of features has height and
-# width 1 and pitch = channels).
-implement(KERNELS, "nhwc_dropout", _dropout_reference, <uintptr_t> &dropout)
 
 
 cdef int relu_forward(const void *args, Py_ssize_t block, const TaskContext *context) noexcept nogil:
@@ -177,21 +175,19 @@ cdef int relu_backward(const void *args, Py_ssize_t block, const TaskContext *co
     return 0
 
 
+@implement(KERNELS, "relu_forward", <uintptr_t> &relu_forward)
 def _relu_forward_reference(operands, attributes, bounds, iteration):
     x = interior(operands["input"], attributes, "in")[box(bounds)]
     interior(operands["output"], attributes, "out")[box(bounds)] = np.where(x <= 0, 0, x)
     clear_box_halo(operands["output"], attributes, bounds)
 
 
+@implement(KERNELS, "relu_backward", <uintptr_t> &relu_backward)
 def _relu_backward_reference(operands, attributes, bounds, iteration):
     dy = interior(operands["gradient"], attributes, "in")[box(bounds)]
     y = interior(operands["activations"], attributes, "activations")[box(bounds)]
     interior(operands["output"], attributes, "out")[box(bounds)] = np.where(y > 0, dy, 0)
     clear_box_halo(operands["output"], attributes, bounds)
-
-
-implement(KERNELS, "relu_forward", _relu_forward_reference, <uintptr_t> &relu_forward)
-implement(KERNELS, "relu_backward", _relu_backward_reference, <uintptr_t> &relu_backward)
 
 
 cdef int rows_activation(const void *args, Py_ssize_t block, const TaskContext *context) noexcept nogil:
@@ -217,26 +213,23 @@ cdef int rows_add(const void *args, Py_ssize_t block, const TaskContext *context
     return 0
 
 
+@implement(KERNELS, "rows_activation", <uintptr_t> &rows_activation)
 def _rows_activation_reference(operands, attributes, bounds, iteration):
     rows = slice(bounds["r0"], bounds["r1"])
     operands["output"][rows] = activate(operands["input"][rows], attributes["activation"])
 
 
+@implement(KERNELS, "rows_activation_backward", <uintptr_t> &rows_activation_backward)
 def _rows_activation_backward_reference(operands, attributes, bounds, iteration):
     rows = slice(bounds["r0"], bounds["r1"])
     operands["output"][rows] = activation_gradient(
         operands["gradient"][rows], operands["values"][rows], attributes["activation"])
 
 
+@implement(KERNELS, "rows_add", <uintptr_t> &rows_add)
 def _rows_add_reference(operands, attributes, bounds, iteration):
     rows = slice(bounds["r0"], bounds["r1"])
     operands["output"][rows] = operands["first"][rows] + operands["second"][rows]
-
-
-implement(KERNELS, "rows_activation", _rows_activation_reference, <uintptr_t> &rows_activation)
-implement(KERNELS, "rows_activation_backward", _rows_activation_backward_reference,
-          <uintptr_t> &rows_activation_backward)
-implement(KERNELS, "rows_add", _rows_add_reference, <uintptr_t> &rows_add)
 
 
 # --- reductions ------------------------------------------------------------------------------------------------------
@@ -264,6 +257,7 @@ def _region(array, attributes, bounds):
     return whole[tuple(slice(bounds[f"start{d}"], bounds[f"stop{d}"]) for d in range(4))]
 
 
+@implement(KERNELS, "reduction_fill", <uintptr_t> &fill, instruction_sets=False)
 def _fill_reference(operands, attributes, bounds, iteration):
     _region(operands["out"], attributes, bounds)[...] = 0
 
@@ -274,7 +268,6 @@ def _combine_reference(operands, attributes, bounds, iteration):
         out += _region(operands[f"copy{copy}"], attributes, bounds)
 
 
-implement(KERNELS, "reduction_fill", _fill_reference, <uintptr_t> &fill, instruction_sets=False)
 register(KernelSpec(
     "reduction_combine", ("out", *(f"copy{i}?" for i in range(MAX_GROUPS))),
     ("dtype", "n1", "n2", "n3", "copies"), (), BOUNDS, _combine_reference, <uintptr_t> &combine,

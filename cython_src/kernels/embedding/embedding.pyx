@@ -154,6 +154,7 @@ cdef int first_token_backward(const void *args, Py_ssize_t block, const TaskCont
     return 0
 
 
+@implement(KERNELS, "embedding_forward", <uintptr_t> &embedding_forward)
 def _forward_reference(operands, attributes, bounds, iteration):
     rows = np.arange(bounds["r0"], bounds["r1"])
     tokens = operands["tokens"][rows]
@@ -165,6 +166,7 @@ def _forward_reference(operands, attributes, bounds, iteration):
     operands["output"][rows] = out
 
 
+@implement(KERNELS, "embedding_token_gradient", <uintptr_t> &embedding_token_gradient)
 def _token_gradient_reference(operands, attributes, bounds, iteration):
     columns, tokens = slice(bounds["c0"], bounds["c1"]), operands["tokens"][: attributes["rows"]]
     if ((tokens < 0) | (tokens >= attributes["vocabulary"])).any():
@@ -176,6 +178,7 @@ def _token_gradient_reference(operands, attributes, bounds, iteration):
         out[token, columns] += operands["gradient"][row, columns]
 
 
+@implement(KERNELS, "embedding_position_gradient", <uintptr_t> &embedding_position_gradient)
 def _position_gradient_reference(operands, attributes, bounds, iteration):
     sequence, positions = attributes["sequence"], slice(bounds["t0"], bounds["t1"])
     samples = operands["gradient"].reshape(attributes["batch"], sequence, attributes["features"])
@@ -185,18 +188,21 @@ def _position_gradient_reference(operands, attributes, bounds, iteration):
     out[used:] = 0
 
 
+@implement(KERNELS, "positions_forward", <uintptr_t> &positions_forward)
 def _positions_forward_reference(operands, attributes, bounds, iteration):
     rows = np.arange(bounds["r0"], bounds["r1"])
     out = operands["input"][rows] + operands["position_weight"][rows % attributes["sequence"]]
     operands["output"][rows] = out + operands["type_weight"][0] if "type_weight" in operands else out
 
 
+@implement(KERNELS, "type_gradient", <uintptr_t> &type_gradient)
 def _type_gradient_reference(operands, attributes, bounds, iteration):
     columns, out = slice(bounds["c0"], bounds["c1"]), operands["output"][0]
     out[0, columns] = operands["position_gradient"][0, : attributes["sequence"], columns].sum(axis=0)
     out[1:, columns] = 0
 
 
+@implement(KERNELS, "trigram_forward", <uintptr_t> &trigram_forward)
 def _trigram_forward_reference(operands, attributes, bounds, iteration):
     sequence, features = attributes["sequence"], attributes["features"]
     for row in range(bounds["r0"], bounds["r1"]):
@@ -206,6 +212,7 @@ def _trigram_forward_reference(operands, attributes, bounds, iteration):
             parts[part] = operands["input"][row + move] if inside else 0
 
 
+@implement(KERNELS, "trigram_backward", <uintptr_t> &trigram_backward)
 def _trigram_backward_reference(operands, attributes, bounds, iteration):
     sequence, features = attributes["sequence"], attributes["features"]
     for row in range(bounds["r0"], bounds["r1"]):
@@ -218,25 +225,15 @@ def _trigram_backward_reference(operands, attributes, bounds, iteration):
         operands["output"][row] = out
 
 
+@implement(KERNELS, "first_token_forward", <uintptr_t> &first_token_forward)
 def _first_token_forward_reference(operands, attributes, bounds, iteration):
     samples = slice(bounds["n0"], bounds["n1"])
     operands["output"][samples] = operands["input"][:: attributes["sequence"]][samples]
 
 
+@implement(KERNELS, "first_token_backward", <uintptr_t> &first_token_backward)
 def _first_token_backward_reference(operands, attributes, bounds, iteration):
     samples = slice(bounds["n0"], bounds["n1"])
     out = operands["output"].reshape(-1, attributes["sequence"], attributes["features"])
     out[samples] = 0
     out[samples, 0] = operands["gradient"][samples]
-
-
-implement(KERNELS, "first_token_forward", _first_token_forward_reference, <uintptr_t> &first_token_forward)
-implement(KERNELS, "first_token_backward", _first_token_backward_reference, <uintptr_t> &first_token_backward)
-implement(KERNELS, "positions_forward", _positions_forward_reference, <uintptr_t> &positions_forward)
-implement(KERNELS, "type_gradient", _type_gradient_reference, <uintptr_t> &type_gradient)
-implement(KERNELS, "trigram_forward", _trigram_forward_reference, <uintptr_t> &trigram_forward)
-implement(KERNELS, "trigram_backward", _trigram_backward_reference, <uintptr_t> &trigram_backward)
-implement(KERNELS, "embedding_forward", _forward_reference, <uintptr_t> &embedding_forward)
-implement(KERNELS, "embedding_token_gradient", _token_gradient_reference, <uintptr_t> &embedding_token_gradient)
-implement(KERNELS, "embedding_position_gradient", _position_gradient_reference,
-          <uintptr_t> &embedding_position_gradient)

@@ -15,6 +15,7 @@ from .arguments import Arguments
 
 Shapes = Mapping[str, tuple[int, ...]]
 Regions = Callable[[Mapping, Mapping, Shapes], Iterable[Access]]
+Reference = Callable[[Mapping, Mapping, Mapping, int], int | None]
 Cost = Callable[[Mapping, Mapping, Shapes], tuple[float, float | None]]
 
 
@@ -58,7 +59,7 @@ class KernelSpec:
     integers: tuple[str, ...] = ()
     reals: tuple[str, ...] = ()
     bounds: tuple[str, ...] = ()
-    reference: Callable[[Mapping, Mapping, Mapping, int], int | None] | None = None
+    reference: Reference | None = None
     address: int | None = None
     instruction_sets: bool = True
     scratch_bytes: Callable[[Mapping[str, float | int], Mapping[str, np.ndarray], Set[str]], int] | None = None
@@ -201,14 +202,15 @@ def register(spec: KernelSpec) -> KernelSpec:
 
 
 def implement(
-    kernels: Mapping[str, Arguments],
-    name: str,
-    reference: Callable[[Mapping, Mapping, Mapping, int], int | None],
-    address: int,
-    **others: Any,
-) -> KernelSpec:
-    """Add the forms of a kernel, whose arguments `specs.py` of its folder names."""
-    return register(KernelSpec(name, reference=reference, address=address, **kernels[name]._asdict(), **others))
+    kernels: Mapping[str, Arguments], name: str, address: int, **others: Any
+) -> Callable[[Reference], Reference]:
+    """Decorate the NumPy form of a kernel of a folder's `specs.py`: add it, with the compiled form at an address."""
+
+    def add(reference: Reference) -> Reference:
+        register(KernelSpec(name, reference=reference, address=address, **kernels[name]._asdict(), **others))
+        return reference
+
+    return add
 
 
 def registered() -> Mapping[str, KernelSpec]:

@@ -173,46 +173,6 @@ def _moved(columns, offset):
     return slice(columns.start + offset, columns.stop + offset)
 
 
-def _linear_forward_reference(operands, attributes, bounds, iteration):
-    rows, columns = slice(bounds["r0"], bounds["r1"]), slice(bounds["c0"], bounds["c1"])
-    x = operands["input"][rows]
-    y = x[:, : attributes["inputs"]] @ operands["weight"][columns].T
-    if "further_weight" in operands:
-        y = y + x[:, attributes["inputs"] :] @ operands["further_weight"][columns].T
-    if "bias" in operands:
-        y = y + operands["bias"][columns]
-    if "before" in operands:
-        operands["before"][rows, columns] = y
-    y = activate(y, attributes["activation"])
-    if "residual" in operands:
-        y = y + operands["residual"][rows, columns]
-    operands["output"][rows, _moved(columns, attributes["output_offset"])] = y
-
-
-def _linear_backward_data_reference(operands, attributes, bounds, iteration):
-    rows, columns = slice(bounds["r0"], bounds["r1"]), slice(bounds["c0"], bounds["c1"])
-    gradients = _moved(slice(0, attributes["outputs"]), attributes["gradient_offset"])
-    dx = operands["gradient"][rows, gradients] @ operands["weight"][:, columns]
-    out = operands["output"][:, _moved(slice(0, attributes["inputs"]), attributes["output_offset"])]
-    if attributes["accumulate"]:
-        dx = out[rows, columns] + dx
-    if "before" in operands:
-        before = operands["before"][rows, columns]
-        dx = np.where(before > 0, dx, 0) if attributes["relu"] else dx * gelu_derivative(before)
-    out[rows, columns] = dx
-
-
-def _linear_backward_weights_reference(operands, attributes, bounds, iteration):
-    rows, outputs, partial = slice(bounds["r0"], bounds["r1"]), slice(bounds["o0"], bounds["o1"]), bounds["partial"]
-    dy = operands["gradient"][rows, _moved(outputs, attributes["gradient_offset"])]
-    x = operands["input"][rows, _moved(slice(0, attributes["inputs"]), attributes["input_offset"])]
-    results = {"weights": dy.T @ x, "bias": dy.sum(axis=0)}
-    for name, result in results.items():
-        if name in operands:
-            out = operands[name][partial, outputs]
-            out[...] = out + result if attributes["accumulate"] else result
-
-
 def _scratch(plain, rows, columns):
     """Function of the scratch memory of a product: `plain` of that by multiply-adds; by six products of bfloat16 from
     the bounds `rows` and `columns`, which may also be an attribute."""
@@ -238,9 +198,46 @@ def _backward_weights_floats(attributes, bounds):
     return LINEAR_GRADIENT_FLOATS(longest(bounds, "r"), longest(bounds, "o"), attributes["inputs"])
 
 
-implement(KERNELS, "linear_forward", _linear_forward_reference, <uintptr_t> &linear_forward,
-          scratch_bytes=_scratch(_forward_floats, "r", "c"))
-implement(KERNELS, "linear_backward_data", _linear_backward_data_reference, <uintptr_t> &linear_backward_data,
-          scratch_bytes=_scratch(_backward_data_floats, "r", "c"))
-implement(KERNELS, "linear_backward_weights", _linear_backward_weights_reference, <uintptr_t> &linear_backward_weights,
-          scratch_bytes=_scratch(_backward_weights_floats, "o", "inputs"))
+@implement(KERNELS, "linear_forward", <uintptr_t> &linear_forward, scratch_bytes=_scratch(_forward_floats, "r", "c"))
+def _linear_forward_reference(operands, attributes, bounds, iteration):
+    rows, columns = slice(bounds["r0"], bounds["r1"]), slice(bounds["c0"], bounds["c1"])
+    x = operands["input"][rows]
+    y = x[:, : attributes["inputs"]] @ operands["weight"][columns].T
+    if "further_weight" in operands:
+        y = y + x[:, attributes["inputs"] :] @ operands["further_weight"][columns].T
+    if "bias" in operands:
+        y = y + operands["bias"][columns]
+    if "before" in operands:
+        operands["before"][rows, columns] = y
+    y = activate(y, attributes["activation"])
+    if "residual" in operands:
+        y = y + operands["residual"][rows, columns]
+    operands["output"][rows, _moved(columns, attributes["output_offset"])] = y
+
+
+@implement(KERNELS, "linear_backward_data", <uintptr_t> &linear_backward_data,
+           scratch_bytes=_scratch(_backward_data_floats, "r", "c"))
+def _linear_backward_data_reference(operands, attributes, bounds, iteration):
+    rows, columns = slice(bounds["r0"], bounds["r1"]), slice(bounds["c0"], bounds["c1"])
+    gradients = _moved(slice(0, attributes["outputs"]), attributes["gradient_offset"])
+    dx = operands["gradient"][rows, gradients] @ operands["weight"][:, columns]
+    out = operands["output"][:, _moved(slice(0, attributes["inputs"]), attributes["output_offset"])]
+    if attributes["accumulate"]:
+        dx = out[rows, columns] + dx
+    if "before" in operands:
+        before = operands["before"][rows, columns]
+        dx = np.where(before > 0, dx, 0) if attributes["relu"] else dx * gelu_derivative(before)
+    out[rows, columns] = dx
+
+
+@implement(KERNELS, "linear_backward_weights", <uintptr_t> &linear_backward_weights,
+           scratch_bytes=_scratch(_backward_weights_floats, "o", "inputs"))
+def _linear_backward_weights_reference(operands, attributes, bounds, iteration):
+    rows, outputs, partial = slice(bounds["r0"], bounds["r1"]), slice(bounds["o0"], bounds["o1"]), bounds["partial"]
+    dy = operands["gradient"][rows, _moved(outputs, attributes["gradient_offset"])]
+    x = operands["input"][rows, _moved(slice(0, attributes["inputs"]), attributes["input_offset"])]
+    results = {"weights": dy.T @ x, "bias": dy.sum(axis=0)}
+    for name, result in results.items():
+        if name in operands:
+            out = operands[name][partial, outputs]
+            out[...] = out + result if attributes["accumulate"] else result

@@ -107,6 +107,7 @@ cdef int nhwc_load_images(const void *args, Py_ssize_t block, const TaskContext 
     return 0
 
 
+@implement(KERNELS, "load_images", <uintptr_t> &load_images)
 def _load_images_reference(operands, attributes, bounds, iteration):
     lanes, batch = attributes["out_lanes"], attributes["batch"]
     g0, g1 = bounds["g0"], bounds["g1"]
@@ -123,9 +124,8 @@ def _load_images_reference(operands, attributes, bounds, iteration):
         operands["output"], attributes, "out", slice(g0, g1), slice(None), 0, attributes["out_height"])
 
 
-implement(KERNELS, "load_images", _load_images_reference, <uintptr_t> &load_images)
-
-
+# The same for a map with the channels in the lanes; bounds: images.
+@implement(KERNELS, "nhwc_load_images", <uintptr_t> &nhwc_load_images)
 def _nhwc_load_images_reference(operands, attributes, bounds, iteration):
     n = slice(bounds["n0"], bounds["n1"])
     order = operands["batch_order"][iteration % attributes["num_batches"], n]
@@ -135,10 +135,6 @@ def _nhwc_load_images_reference(operands, attributes, bounds, iteration):
     images[..., : attributes["out_channels"]] = operands["images"][order].transpose(0, 2, 3, 1)
     write_block(operands["output"], attributes, "out", bounds, images)
     operands["labels"][n, 0] = operands["dataset_labels"][order]
-
-
-# The same for a map with the channels in the lanes; bounds: images.
-implement(KERNELS, "nhwc_load_images", _nhwc_load_images_reference, <uintptr_t> &nhwc_load_images)
 
 
 cdef int tokens_load(const void *args, Py_ssize_t block, const TaskContext *context) noexcept nogil:
@@ -156,6 +152,7 @@ cdef int tokens_load(const void *args, Py_ssize_t block, const TaskContext *cont
     return 0
 
 
+@implement(KERNELS, "tokens_load", <uintptr_t> &tokens_load)
 def _tokens_load_reference(operands, attributes, bounds, iteration):
     order = operands["batch_order"][iteration % attributes["num_batches"]]
     labels, sequence = operands.get("dataset_labels"), attributes["sequence"]
@@ -166,9 +163,6 @@ def _tokens_load_reference(operands, attributes, bounds, iteration):
             return BAD_INDEX
         for name, source, length in parts:
             operands[name][n * length : (n + 1) * length] = source[order[n] * length : (order[n] + 1) * length]
-
-
-implement(KERNELS, "tokens_load", _tokens_load_reference, <uintptr_t> &tokens_load)
 
 
 # --- pixels of one image ----------------------------------------------------------------------------------------------

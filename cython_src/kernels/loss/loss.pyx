@@ -158,6 +158,7 @@ def _probabilities(logits, attributes, count):
     return rows, np.exp(logs), logs
 
 
+@implement(KERNELS, "softmax", <uintptr_t> &softmax)
 def _softmax_reference(operands, attributes, bounds, iteration):
     first, last = _images(bounds, attributes)
     rows, p, _ = _probabilities(operands["logits"][bounds["g0"] : bounds["g1"]], attributes, last - first)
@@ -165,6 +166,7 @@ def _softmax_reference(operands, attributes, bounds, iteration):
     operands["predictions"][first:last] = rows.argmax(axis=1)
 
 
+@implement(KERNELS, "softmax_loss", <uintptr_t> &softmax_loss)
 def _softmax_loss_reference(operands, attributes, bounds, iteration):
     g0, g1, lanes, classes = bounds["g0"], bounds["g1"], attributes["lanes"], attributes["classes"]
     first, last = _images(bounds, attributes)
@@ -187,6 +189,7 @@ def _softmax_loss_reference(operands, attributes, bounds, iteration):
     operands["correct"][g0:g1] = hit.reshape(-1, lanes).sum(axis=1)
 
 
+@implement(KERNELS, "loss_sum", <uintptr_t> &loss_sum)
 def _loss_sum_reference(operands, attributes, bounds, iteration):
     at = iteration % attributes["length"]
     answers = max((operands["labels"] != IGNORED).sum(), 1) if "labels" in operands else attributes["batch"]
@@ -194,11 +197,6 @@ def _loss_sum_reference(operands, attributes, bounds, iteration):
     operands["correct_log"][at] = operands["correct"].sum()
     if attributes["check_finite"] and not np.isfinite(operands["loss_log"][at]):
         return NOT_FINITE
-
-
-implement(KERNELS, "softmax", _softmax_reference, <uintptr_t> &softmax)
-implement(KERNELS, "softmax_loss", _softmax_loss_reference, <uintptr_t> &softmax_loss)
-implement(KERNELS, "loss_sum", _loss_sum_reference, <uintptr_t> &loss_sum)
 
 
 cdef inline bint is_first_largest(const float *z, Py_ssize_t target, float largest) noexcept nogil:
@@ -314,6 +312,7 @@ def _write_gradient(operands, attributes, bounds, z, targets, counted, logsumexp
     operands["logits"][rows, vocabulary:] = 0
 
 
+@implement(KERNELS, "vocabulary_evaluate", <uintptr_t> &vocabulary_evaluate)
 def _evaluate_reference(operands, attributes, bounds, iteration):
     found = _rows(operands, attributes, bounds)
     if found is None:
@@ -326,20 +325,17 @@ def _evaluate_reference(operands, attributes, bounds, iteration):
         operands["logsumexp"][rows] = np.where(counted, logsumexp, 0)
 
 
+@implement(KERNELS, "vocabulary_loss", <uintptr_t> &vocabulary_loss)
 def _loss_reference(operands, attributes, bounds, iteration):
     if _evaluate_reference(operands, attributes, bounds, iteration):
         return BAD_LABEL
     _write_gradient(operands, attributes, bounds, *_rows(operands, attributes, bounds))
 
 
+@implement(KERNELS, "vocabulary_gradient", <uintptr_t> &vocabulary_gradient)
 def _gradient_reference(operands, attributes, bounds, iteration):
     found = _rows(operands, attributes, bounds)
     if found is None:
         return BAD_LABEL
     logsumexp = operands["logsumexp"][bounds["r0"] : bounds["r1"]]
     _write_gradient(operands, attributes, bounds, *found[:3], logsumexp)
-
-
-implement(KERNELS, "vocabulary_loss", _loss_reference, <uintptr_t> &vocabulary_loss)
-implement(KERNELS, "vocabulary_evaluate", _evaluate_reference, <uintptr_t> &vocabulary_evaluate)
-implement(KERNELS, "vocabulary_gradient", _gradient_reference, <uintptr_t> &vocabulary_gradient)

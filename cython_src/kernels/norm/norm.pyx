@@ -207,10 +207,13 @@ def _set(vector, channels, padding, values):
     vector[..., padding] = 0
 
 
+# Statistics of one block: shape maps.nhwc.statistics_shape(num_partials, pitch).
+@implement(KERNELS, "nhwc_norm_statistics", <uintptr_t> &norm_statistics)
 def _statistics_reference(operands, attributes, bounds, iteration):
     operands["partials"][bounds["partial"]] = block_statistics(inside(operands["input"], attributes, "in", bounds))
 
 
+@implement(KERNELS, "nhwc_norm_finish", <uintptr_t> &norm_finish)
 def _finish_reference(operands, attributes, bounds, iteration):
     c, padding = _range(bounds, attributes)
     part_mean, part_squares, part_count = operands["partials"][:, :, c].transpose(1, 0, 2)
@@ -227,6 +230,7 @@ def _finish_reference(operands, attributes, bounds, iteration):
         operands[name][c] = (1 - momentum) * operands[name][c] + momentum * values
 
 
+@implement(KERNELS, "nhwc_norm_evaluate", <uintptr_t> &norm_evaluate)
 def _evaluate_reference(operands, attributes, bounds, iteration):
     c, padding = _range(bounds, attributes)
     inv_std = 1 / np.sqrt(operands["running_var"][c] + attributes["eps"])
@@ -235,6 +239,8 @@ def _evaluate_reference(operands, attributes, bounds, iteration):
     _set(operands["shift"], c, padding, operands["bias"][c] - operands["running_mean"][c] * scale)
 
 
+# The residual may itself be a convolution's result that is normalised here: residual_scale, residual_shift.
+@implement(KERNELS, "nhwc_norm_apply", <uintptr_t> &norm_apply)
 def _apply_reference(operands, attributes, bounds, iteration):
     z = inside(operands["input"], attributes, "in", bounds)
     scale, shift = vectors(operands, bounds, attributes, "scale", "shift")
@@ -262,6 +268,9 @@ def _gradient(operands, attributes, bounds, z):
     return np.where(passes(y, attributes["activation"]), g, 0)
 
 
+# Backward: the activation's mask comes from its result `activations`, or, where there was no residual, from
+# scale z + shift, which saves reading a map. Partials: (num_partials, 2, pitch).
+@implement(KERNELS, "nhwc_norm_backward_statistics", <uintptr_t> &norm_backward_statistics)
 def _backward_statistics_reference(operands, attributes, bounds, iteration):
     z = inside(operands["input"], attributes, "in", bounds)
     g = _gradient(operands, attributes, bounds, z)
@@ -270,6 +279,8 @@ def _backward_statistics_reference(operands, attributes, bounds, iteration):
     operands["partials"][bounds["partial"], 1] = (g * xhat).sum(axis=(0, 1, 2))
 
 
+# coefficients: (3, pitch), dz = a g + (b (z - mean) + c).
+@implement(KERNELS, "nhwc_norm_backward_finish", <uintptr_t> &norm_backward_finish)
 def _backward_finish_reference(operands, attributes, bounds, iteration):
     c, padding = _range(bounds, attributes)
     dbias, dweight = operands["partials"][:, :, c].sum(axis=0)
@@ -281,6 +292,14 @@ def _backward_finish_reference(operands, attributes, bounds, iteration):
         _set(operands["coefficients"][row], c, padding, values)
 
 
+def _backward_apply_scratch(attributes, bounds, operands):
+    """A row of results, where they are added to the output."""
+    return sizeof(float) * attributes["in_width"] * attributes["in_pitch"] if "previous" in operands else 0
+
+
+# branch: g, the gradient of the residual, written or added.
+# "previous" is the output's buffer again: the result is added to what is there.
+@implement(KERNELS, "nhwc_norm_backward_apply", <uintptr_t> &norm_backward_apply, scratch_bytes=_backward_apply_scratch)
 def _backward_apply_reference(operands, attributes, bounds, iteration):
     z = inside(operands["input"], attributes, "in", bounds)
     g = _gradient(operands, attributes, bounds, z)
@@ -291,29 +310,6 @@ def _backward_apply_reference(operands, attributes, bounds, iteration):
     if "branch" in operands:
         write_block(operands["branch"], attributes, "in", bounds, g, attributes["branch_halo"],
                     attributes["accumulate_branch"])
-
-
-def _backward_apply_scratch(attributes, bounds, operands):
-    """A row of results, where they are added to the output."""
-    return sizeof(float) * attributes["in_width"] * attributes["in_pitch"] if "previous" in operands else 0
-
-
-# Statistics of one block: shape maps.nhwc.statistics_shape(num_partials, pitch).
-implement(KERNELS, "nhwc_norm_statistics", _statistics_reference, <uintptr_t> &norm_statistics)
-implement(KERNELS, "nhwc_norm_finish", _finish_reference, <uintptr_t> &norm_finish)
-implement(KERNELS, "nhwc_norm_evaluate", _evaluate_reference, <uintptr_t> &norm_evaluate)
-# The residual may itself be a convolution's result that is normalised here: residual_scale, residual_shift.
-implement(KERNELS, "nhwc_norm_apply", _apply_reference, <uintptr_t> &norm_apply)
-# Backward: the activation's mask comes from its result `activations`, or, where there was no residual, from
-# scale z + shift, which saves reading a map. Partials: (num_partials, 2, pitch).
-implement(KERNELS, "nhwc_norm_backward_statistics", _backward_statistics_reference,
-          <uintptr_t> &norm_backward_statistics)
-# coefficients: (3, pitch), dz = a g + (b (z - mean) + c).
-implement(KERNELS, "nhwc_norm_backward_finish", _backward_finish_reference, <uintptr_t> &norm_backward_finish)
-# branch: g, the gradient of the residual, written or added.
-# "previous" is the output's buffer again: the result is added to what is there.
-implement(KERNELS, "nhwc_norm_backward_apply", _backward_apply_reference, <uintptr_t> &norm_backward_apply,
-          scratch_bytes=_backward_apply_scratch)
 
 
 cdef inline float *at(float *operand, Py_ssize_t offset) noexcept nogil:
@@ -357,6 +353,8 @@ def _summed(operands, rows):
     return x
 
 
+# Without statistics: NoNorm.
+@implement(KERNELS, "layernorm_forward", <uintptr_t> &layernorm_forward)
 def _layernorm_forward_reference(operands, attributes, bounds, iteration):
     rows = slice(bounds["r0"], bounds["r1"])
     x = _summed(operands, rows)
@@ -368,6 +366,7 @@ def _layernorm_forward_reference(operands, attributes, bounds, iteration):
     operands["output"][rows] = x * operands["weight"] + operands["bias"]
 
 
+@implement(KERNELS, "layernorm_backward", <uintptr_t> &layernorm_backward)
 def _layernorm_backward_reference(operands, attributes, bounds, iteration):
     rows, partial = slice(bounds["r0"], bounds["r1"]), bounds["partial"]
     dy, normal = operands["gradient"][rows], operands["input"][rows]
@@ -381,8 +380,3 @@ def _layernorm_backward_reference(operands, attributes, bounds, iteration):
     operands["output"][rows] = dx
     operands["weight_partials"][partial] = (dy * normal).sum(axis=0)
     operands["bias_partials"][partial] = dy.sum(axis=0)
-
-
-# Without statistics: NoNorm.
-implement(KERNELS, "layernorm_forward", _layernorm_forward_reference, <uintptr_t> &layernorm_forward)
-implement(KERNELS, "layernorm_backward", _layernorm_backward_reference, <uintptr_t> &layernorm_backward)

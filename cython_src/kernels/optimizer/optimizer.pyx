@@ -131,6 +131,9 @@ def _state(operands, name, bounds):
     return operands[name].reshape(-1)[bounds["e0"] : bounds["e1"]]
 
 
+# Without `velocity`: no momentum. `scale`: (1,), multiplies the gradient (clipping). With `bias` blocks are whole rows
+# of weights, and take the step of these rows' biases too.
+@implement(KERNELS, "optimizer_sgd", <uintptr_t> &sgd)
 def _sgd_reference(operands, attributes, bounds, iteration):
     g, w, rate = _step(operands, attributes, bounds, iteration)
     g = g + attributes["weight_decay"] * w
@@ -149,6 +152,7 @@ def _sgd_reference(operands, attributes, bounds, iteration):
             {name: e // row for name, e in bounds.items()}, iteration)
 
 
+@implement(KERNELS, "optimizer_adam", <uintptr_t> &adam)
 def _adam_reference(operands, attributes, bounds, iteration):
     g, w, rate = _step(operands, attributes, bounds, iteration)
     beta1, beta2, decay = attributes["beta1"], attributes["beta2"], attributes["weight_decay"]
@@ -163,23 +167,17 @@ def _adam_reference(operands, attributes, bounds, iteration):
     w -= rate / (1 - beta1**t) * m / (np.sqrt(s) / np.sqrt(1 - beta2**t) + attributes["eps"])
 
 
+# Clipping by the global norm: sums of gradients with their squares, by blocks of all parameters, each in its place of
+# `squares` (num_squares,); then the factor min(1, max_norm / (norm + 1e-6)), which waits for all of them.
+@implement(KERNELS, "gradient_sum", <uintptr_t> &gradient_sum)
 def _sum_reference(operands, attributes, bounds, iteration):
     g = _gradient(operands, attributes, bounds)
     operands["squares"][bounds["partial"]] = (g**2).sum()
 
 
+@implement(KERNELS, "gradient_scale", <uintptr_t> &gradient_scale)
 def _scale_reference(operands, attributes, bounds, iteration):
     norm = np.sqrt(operands["squares"].sum())
     operands["scale"][0] = min(1.0, attributes["max_norm"] / (norm + 1e-6))
     if "norm_log" in operands:
         operands["norm_log"][iteration % attributes["length"]] = norm
-
-
-# Without `velocity`: no momentum. `scale`: (1,), multiplies the gradient (clipping). With `bias` blocks are whole rows
-# of weights, and take the step of these rows' biases too.
-implement(KERNELS, "optimizer_sgd", _sgd_reference, <uintptr_t> &sgd)
-implement(KERNELS, "optimizer_adam", _adam_reference, <uintptr_t> &adam)
-# Clipping by the global norm: sums of gradients with their squares, by blocks of all parameters, each in its place of
-# `squares` (num_squares,); then the factor min(1, max_norm / (norm + 1e-6)), which waits for all of them.
-implement(KERNELS, "gradient_sum", _sum_reference, <uintptr_t> &gradient_sum)
-implement(KERNELS, "gradient_scale", _scale_reference, <uintptr_t> &gradient_scale)

@@ -84,6 +84,8 @@ cdef int global_pool_backward(const void *args, Py_ssize_t block, const TaskCont
     return 0
 
 
+# index: uint8, (batch, output height, output width, pitch), of maxima. Backward bounds: rows of the input's gradient.
+@implement(KERNELS, "nhwc_pool", <uintptr_t> &pool)
 def _pool_reference(operands, attributes, bounds, iteration):
     maximum = "index" in operands
     x = all_rows(operands["input"], attributes, "in", bounds)
@@ -96,6 +98,7 @@ def _pool_reference(operands, attributes, bounds, iteration):
     write_block(operands["output"], attributes, "out", bounds, values.max(axis=0) if maximum else values.mean(axis=0))
 
 
+@implement(KERNELS, "nhwc_pool_backward", <uintptr_t> &pool_backward)
 def _pool_backward_reference(operands, attributes, bounds, iteration):
     """Add up the output's gradients as they go to each tap's element."""
     dy = all_rows(operands["gradient"], attributes, "in", bounds)
@@ -109,6 +112,8 @@ def _pool_backward_reference(operands, attributes, bounds, iteration):
                 accumulate=attributes["accumulate"])
 
 
+# The pooled side is (batch, channels, 1), what the fully connected layer takes with lanes = 1.
+@implement(KERNELS, "nhwc_global_pool", <uintptr_t> &global_pool)
 def _global_reference(operands, attributes, bounds, iteration):
     everything = {name: bounds[name] for name in ("n0", "n1")}
     mean = inside(operands["input"], attributes, "in", everything).mean(axis=(1, 2))
@@ -116,18 +121,11 @@ def _global_reference(operands, attributes, bounds, iteration):
     operands["output"][bounds["n0"] : bounds["n1"], c, 0] = mean[:, c]
 
 
+@implement(KERNELS, "nhwc_global_pool_backward", <uintptr_t> &global_pool_backward)
 def _global_backward_reference(operands, attributes, bounds, iteration):
     n, c = slice(bounds["n0"], bounds["n1"]), slice(bounds["c0"], bounds["c1"])
     g = operands["gradient"][n, c, 0][:, None, None] / (attributes["out_height"] * attributes["out_width"])
     write_block(operands["output"], attributes, "out", bounds, g, accumulate=attributes["accumulate"])
-
-
-# index: uint8, (batch, output height, output width, pitch), of maxima. Backward bounds: rows of the input's gradient.
-implement(KERNELS, "nhwc_pool", _pool_reference, <uintptr_t> &pool)
-implement(KERNELS, "nhwc_pool_backward", _pool_backward_reference, <uintptr_t> &pool_backward)
-# The pooled side is (batch, channels, 1), what the fully connected layer takes with lanes = 1.
-implement(KERNELS, "nhwc_global_pool", _global_reference, <uintptr_t> &global_pool)
-implement(KERNELS, "nhwc_global_pool_backward", _global_backward_reference, <uintptr_t> &global_pool_backward)
 
 
 cdef int nchw_pool_forward(const void *args, Py_ssize_t block, const TaskContext *context) noexcept nogil:
@@ -164,6 +162,7 @@ cdef int nchw_pool_backward(const void *args, Py_ssize_t block, const TaskContex
     return 0
 
 
+@implement(KERNELS, "pool_forward", <uintptr_t> &nchw_pool_forward)
 def _pool_forward_reference(operands, attributes, bounds, iteration):
     x = interior(operands["input"], attributes, "in")[box(bounds, 2)]
     values = pooling_windows(x)
@@ -172,11 +171,8 @@ def _pool_forward_reference(operands, attributes, bounds, iteration):
     clear_box_halo(operands["output"], attributes, bounds)
 
 
+@implement(KERNELS, "pool_backward", <uintptr_t> &nchw_pool_backward)
 def _nchw_pool_backward_reference(operands, attributes, bounds, iteration):
     dy = interior(operands["gradient"], attributes, "in")[box(bounds)]
     unpool(interior(operands["output"], attributes, "out")[box(bounds, 2)], operands["index"][box(bounds)], dy)
     clear_box_halo(operands["output"], attributes, bounds, 2)
-
-
-implement(KERNELS, "pool_forward", _pool_forward_reference, <uintptr_t> &nchw_pool_forward)
-implement(KERNELS, "pool_backward", _nchw_pool_backward_reference, <uintptr_t> &nchw_pool_backward)

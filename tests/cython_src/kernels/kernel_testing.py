@@ -71,13 +71,34 @@ def fill(array):
     return array
 
 
+def empty_map(feature_map):
+    """NaN in all of a map."""
+    return fill(np.empty(feature_map.shape, np.float32))
+
+
 def random_map(rng, feature_map):
     """Random interior, zero halo."""
     array = np.zeros(feature_map.shape, np.float32)
     h, height, width = feature_map.halo, feature_map.height, feature_map.width
     inside = array[:, :, h : h + height, h : h + width]
-    inside[...] = rng.standard_normal(inside.shape).astype(np.float32)
+    inside[...] = draw(rng, *inside.shape)
     return array
+
+
+def run_maps(kernel, operands, outputs, source, target, bounds, instruction_set):
+    """Run a compiled kernel that goes from one map to another; returns its outputs."""
+    attributes = {**source.attributes("in"), **target.attributes("out")}
+    return run_kernel(kernel, operands, outputs, attributes, bounds, "cpu", instruction_set)
+
+
+def against_float64(kernel, operands, outputs, attributes, bounds, iteration=0):
+    """Yield, for each instruction set and output: its name, what the compiled form left there, the result of the NumPy
+    form in float64, and a text for messages."""
+    expected = run_kernel(kernel, operands, outputs, attributes, bounds, "float64", iteration=iteration)
+    for instruction_set in INSTRUCTION_SETS:
+        got = run_kernel(kernel, operands, outputs, attributes, bounds, "cpu", instruction_set, iteration)
+        for name in outputs:
+            yield name, got[name], expected[name], f"{kernel} {name} {instruction_set}"
 
 
 def check_linear(kernel, operands, outputs, attributes, bounds, terms, factor=0.0):
@@ -87,13 +108,10 @@ def check_linear(kernel, operands, outputs, attributes, bounds, terms, factor=0.
     which the NumPy form computes from the absolute values; with a factor, of Winograd's algorithm, below that often the
     expected error of sums as large as the largest.
     """
-    expected = run_kernel(kernel, operands, outputs, attributes, bounds, "float64")
     absolute = {n: np.abs(a) if a.dtype.kind == "f" else a for n, a in operands.items()}
     size = run_kernel(kernel, absolute, outputs, attributes, bounds, "float64")
-    for instruction_set in INSTRUCTION_SETS:
-        got = run_kernel(kernel, operands, outputs, attributes, bounds, "cpu", instruction_set)
-        for name in outputs:
-            error, bound = np.abs(got[name] - expected[name]), (terms + 4) * EPSILON * np.abs(size[name]) + 1e-30
-            if factor:
-                bound = factor * np.sqrt(terms + 4) * EPSILON * np.abs(expected[name]).max()
-            np.testing.assert_array_less(error, bound, err_msg=f"{kernel} {name} {instruction_set}")
+    for name, got, expected, what in against_float64(kernel, operands, outputs, attributes, bounds):
+        error, bound = np.abs(got - expected), (terms + 4) * EPSILON * np.abs(size[name]) + 1e-30
+        if factor:
+            bound = factor * np.sqrt(terms + 4) * EPSILON * np.abs(expected).max()
+        np.testing.assert_array_less(error, bound, err_msg=what)

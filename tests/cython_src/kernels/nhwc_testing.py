@@ -1,7 +1,7 @@
 """Random maps and blocks of kernels with the channels in the lanes, and their comparison with the NumPy forms."""
 
 import numpy as np
-from cython_src.kernels.kernel_testing import EPSILON, INSTRUCTION_SETS, fill, run_kernel
+from cython_src.kernels.kernel_testing import EPSILON, against_float64, empty_map
 from hypothesis import settings
 from hypothesis import strategies as st
 
@@ -14,10 +14,6 @@ halos = st.integers(0, 2)
 seeds = st.integers(0, 2**32 - 1)
 
 
-def normal(rng, *shape):
-    return rng.standard_normal(shape).astype(np.float32)
-
-
 def random_map(rng, m, mean=0.0):
     """Random interior; halo and padding channels are zero."""
     array = np.zeros(m.shape, np.float32)
@@ -25,10 +21,6 @@ def random_map(rng, m, mean=0.0):
     part = array[:, h : h + m.height, h : h + m.width, : m.channels]
     part[...] = rng.standard_normal(part.shape) + mean
     return array
-
-
-def empty_map(m):
-    return fill(np.empty(m.shape, np.float32))
 
 
 def vector(rng, m, low=0.5, high=2.0):
@@ -52,16 +44,11 @@ def numbered(blocks):
 
 def compare(kernel, operands, outputs, attributes, blocks, tolerance, iteration=0):
     """Check every instruction set against float64. The tolerance counts rounding errors of the largest element."""
-    expected = run_kernel(kernel, operands, outputs, attributes, blocks, "float64", iteration=iteration)
-    for name in INSTRUCTION_SETS:
-        got = run_kernel(kernel, operands, outputs, attributes, blocks, "cpu", name, iteration)
-        for output in outputs:
-            wanted = expected[output]
-            size = np.nanmax(np.abs(wanted), initial=1.0)
-            np.testing.assert_allclose(
-                got[output], wanted, rtol=0, atol=tolerance * EPSILON * size, err_msg=f"{kernel} {output} {name}"
-            )
-    return expected
+    results = {}
+    for name, got, expected, what in against_float64(kernel, operands, outputs, attributes, blocks, iteration):
+        size, results[name] = np.nanmax(np.abs(expected), initial=1.0), expected
+        np.testing.assert_allclose(got, expected, rtol=0, atol=tolerance * EPSILON * size, err_msg=what)
+    return results
 
 
 def maps(size, *own_halos):

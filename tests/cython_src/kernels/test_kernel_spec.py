@@ -19,11 +19,12 @@ def row_sums(**declared):
     return KernelSpec("row_sums", ("x", "y"), bounds=("n0", "n1"), reference=lambda *given: None, **declared)
 
 
-def plan_of(spec, blocks):
+def plan_of(blocks, *specs):
     builder = PlanBuilder("sums")
     builder.buffer("x", (6, 5), role="parameter")
     builder.buffer("y", (6,), "float64")
-    builder.loop("sums", spec, {"x": "x", "y": "y"}, blocks)
+    for spec in specs:
+        builder.loop("sums", spec, {"x": "x", "y": "y"}, blocks)
     return builder.build()
 
 
@@ -46,12 +47,12 @@ def test_every_kernel_of_networks_says_what_it_touches():
 def test_blocks_are_those_of_the_description(named):
     """Check regions, and costs with and without a description of their own."""
     bounds = [{"n0": start, "n1": stop} for start, stop in ranges(6, 4)] if named else ranges(6, 4)
-    (loop,) = plan_of(row_sums(regions=touched), bounds).loops
+    (loop,) = plan_of(bounds, row_sums(regions=touched)).loops
     assert [block.bounds for block in loop.blocks] == [(0, 4), (4, 6)]
     assert loop.blocks[1].accesses == (read("x", (4, 6)), write("y", (4, 6)))
     assert [(block.flops, block.bytes) for block in loop.blocks] == [(0.0, 4 * 4 * 5 + 4 * 8), (0.0, 2 * 4 * 5 + 2 * 8)]
     given = row_sums(regions=touched, cost=lambda attributes, bounds, shapes: (5.0 * bounds["n1"], 7.0))
-    assert [(block.flops, block.bytes) for block in plan_of(given, bounds).loops[0].blocks] == [
+    assert [(block.flops, block.bytes) for block in plan_of(bounds, given).loops[0].blocks] == [
         (20.0, 7.0),
         (30.0, 7.0),
     ]
@@ -60,13 +61,9 @@ def test_blocks_are_those_of_the_description(named):
 def test_bad_descriptions_are_refused():
     """Check that the message names a kernel without regions, and one whose name another kernel of the plan has."""
     with pytest.raises(UsageError, match="row_sums"):
-        plan_of(row_sums(), ranges(6, 4))
-    builder = PlanBuilder("sums")
-    builder.buffer("x", (6, 5), role="parameter")
-    builder.buffer("y", (6,), "float64")
-    builder.loop("first", row_sums(regions=touched), {"x": "x", "y": "y"}, ranges(6, 4))
-    with pytest.raises(UsageError, match="row_sums"):
-        builder.loop("second", row_sums(regions=touched), {"x": "x", "y": "y"}, ranges(6, 4))
+        plan_of(ranges(6, 4), row_sums())
+    with pytest.raises(UsageError, match="'row_sums' twice"):
+        plan_of(ranges(6, 4), row_sums(regions=touched), row_sums(regions=touched))
 
 
 def test_the_kernels_of_specs_are_registered():

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 
 from ....errors import UsageError
 from ....kernels.convolution.nchw_convolution import TILE as WINOGRAD_TILE
-from ....plan.builder import ranges
+from ....plan.builder import block_bounds, ranges
 from ...state import PARTS_ON_DEVICE, Lowering
 
 # Blocks of a loop that the default granularity aims at, for eight threads. Blocks of few channels read
@@ -60,13 +61,15 @@ def winograd_ranges(low: Lowering, channels: int, height: int) -> tuple[list, li
     return ranges(channels, math.ceil(channels / math.ceil(pieces / len(rows)))), rows
 
 
-def convolution_ranges(low: Lowering, form: str, channels: int, height: int, scale: int) -> tuple[list, list]:
-    """Return channels and rows of blocks of a convolution; `scale` rows of its result are one of the map that is cut,
+def convolution_blocks(low: Lowering, form: str, channels: int, height: int, scale: int) -> Iterator[dict[str, int]]:
+    """Return the bounds of the blocks of a convolution; `scale` rows of its result are one of the map that is cut,
     which has `height`."""
     if form == "winograd" and low.options.cut.is_auto:
-        channels_cut, rows = winograd_ranges(low, channels, height * scale)
-        return channels_cut, [(y0 // scale, y1 // scale) for y0, y1 in rows]
-    return channel_ranges(low, channels), row_ranges(low, height, scale)
+        parts, rows = winograd_ranges(low, channels, height * scale)
+        rows = [(y0 // scale, y1 // scale) for y0, y1 in rows]
+    else:
+        parts, rows = channel_ranges(low, channels), row_ranges(low, height, scale)
+    return block_bounds(g=group_ranges(low), c=parts, y=rows)
 
 
 def _pieces_wanted(low: Lowering) -> int:

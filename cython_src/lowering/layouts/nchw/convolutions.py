@@ -4,16 +4,16 @@ that treat each pixel, or each window of a pooling, alone."""
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 
 from ....kernels.maps.nchw import NchwMap
 from ....networks.layers import Conv2d, MaxPool
 from ....plan.builder import block_bounds, block_grid, ranges
 from ...gradients import gradient_map
-from ...state import Loops, Lowering, phase_of, repeated
+from ...state import Loops, Lowering, repeated
 from ...units import Unit
 from .algorithms import POINTS, TAPS, algorithm_attributes, chosen_algorithm, kernel_name
-from .blocks import channel_ranges, convolution_ranges, group_ranges, row_ranges, winograd_ranges
+from .blocks import channel_ranges, convolution_blocks, group_ranges, row_ranges, winograd_ranges
 
 
 def convolution(low: Lowering, unit: Unit, recomputed: bool) -> None:
@@ -29,13 +29,9 @@ def convolution(low: Lowering, unit: Unit, recomputed: bool) -> None:
     operands |= weight_operand(low, unit, algorithm, source, target, flip=False, recomputed=recomputed)
     if unit.pooling:
         operands["index"] = index_buffer(low, unit)
-    channels, rows = convolution_ranges(low, algorithm, target.channels, target.height, scale)
-    kernel, bounds = kernel_name(algorithm, "relu_pool" if unit.pooling else "forward"), _bounds(low, channels, rows)
+    bounds = convolution_blocks(low, algorithm, target.channels, target.height, scale)
+    kernel = kernel_name(algorithm, "relu_pool" if unit.pooling else "forward")
     low.append(unit, repeated(recomputed), kernel, operands, bounds, **algorithm_attributes(algorithm))
-
-
-def _bounds(low: Lowering, channels: list[tuple[int, int]], rows: list[tuple[int, int]]) -> Iterator[dict[str, int]]:
-    return block_bounds(g=group_ranges(low), c=channels, y=rows)
 
 
 def weight_operand(
@@ -58,7 +54,8 @@ def weight_operand(
     bounds = block_bounds(c=ranges(inputs, math.ceil(inputs / 4)))
     operands = {"weight": weight, "transformed": transformed}
     attributes = {"outputs": outputs, "inputs": inputs, "flip": int(flip)}
-    low.loop(name, "winograd_weights", operands, bounds, layer, phase_of(flip), **attributes)
+    phase = "backward" if flip else "forward"  # weights of data gradients are made ready in the backward pass
+    low.loop(name, "winograd_weights", operands, bounds, layer, phase, **attributes)
     return {"transformed": transformed}
 
 
@@ -79,10 +76,9 @@ def data_gradient(low: Lowering, unit: Unit, gradient: NchwMap) -> None:
     algorithm = chosen_algorithm(low, gradient.channels, target.channels, height, width)
     operands = {"gradient": gradient, "output": target, "index": index}
     operands |= weight_operand(low, unit, algorithm, gradient, target, flip=True)
-    channels, rows = convolution_ranges(low, algorithm, target.channels, height, 1)
+    bounds = convolution_blocks(low, algorithm, target.channels, height, 1)
     kernel = kernel_name(algorithm, "backward_data_unpool" if index else "backward_data")
-    attributes = algorithm_attributes(algorithm)
-    low.append(unit, "data_gradient", kernel, operands, _bounds(low, channels, rows), **attributes)
+    low.append(unit, "data_gradient", kernel, operands, bounds, **algorithm_attributes(algorithm))
 
 
 def weight_gradient(low: Lowering, unit: Unit, gradient: NchwMap) -> None:

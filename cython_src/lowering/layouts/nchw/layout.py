@@ -31,6 +31,7 @@ class Nchw(ImageLayout):
     fusions = frozenset(FUSIONS)  # those for norms and sums have no meaning here
     ends = IMAGES
     load_kernel = "load_images"
+    sample_blocks = staticmethod(group_ranges)
     joint_sgd = True
     loops: ClassVar = {**convolutions.LOOPS, ReLU: elementwise.ACTIVATION, **dense.LOOPS}
 
@@ -38,7 +39,6 @@ class Nchw(ImageLayout):
         self.name, self.lanes, self.conv_options = name, lanes, conv_options
 
     def objections(self, spec: Network, options: PlanOptions) -> Iterator[str]:
-        """Yield why there are no kernels for a network or an option."""
         yield from super().objections(spec, options)
         names = ["input", *(layer.name for layer in spec.layers)]
         for before, (name, sources) in zip(names, spec.inputs().items(), strict=False):
@@ -81,9 +81,6 @@ class Nchw(ImageLayout):
             case (Linear(), ReLU()):
                 return all(isinstance(reader, Linear) for reader in readers)
         return False
-
-    def sample_blocks(self, low: Lowering) -> list[tuple[int, int]]:
-        return group_ranges(low)
 
     def update_blocks(self, low: Lowering, outputs: int, row: int) -> list[tuple[int, int]]:
         return channel_ranges(low, outputs)

@@ -9,7 +9,7 @@ from ....kernels.maps.nhwc import NhwcMap, Window
 from ....networks.layers import Conv2d
 from ....plan.builder import block_bounds, ranges
 from ...gradients import gradient_map, pass_on, sent_to
-from ...state import Loops, Lowering, phase_of, repeated
+from ...state import Loops, Lowering, repeated
 from ...units import Unit
 from . import block_sizes
 from .maps import geometry, is_depthwise, source_map, statistics_buffer
@@ -108,7 +108,7 @@ def pack(low: Lowering, unit: Unit, weight: str, direction: int, algorithm: int,
         {"weight": weight, "packed": name},
         block_bounds(o=ranges(packed_shape[0], -(-packed_shape[0] // blocks))),
         unit.layer.name,
-        phase_of(direction == 1),
+        "backward" if direction else "forward",
         out_channels=shape[0],
         in_channels=shape[1] * layer.groups,
         kernel=shape[2],
@@ -160,13 +160,9 @@ def weight_gradient(low: Lowering, unit: Unit, gradient: NhwcMap) -> None:
     groups = ranges(low.batch, images)
     count = 1 if low.options.chain else len(groups)
     operands = {"gradient": gradient, "input": source}
-    stored = {"output": ("weight", (count, shape[0], math.prod(shape[1:])))}
+    operands["output"] = low.partial_gradients(f"{layer.name}.weight", count, (shape[0], math.prod(shape[1:])))
     if layer.bias:
-        stored["bias_output"] = "bias", (count, shape[0])
-    for operand, (kind, stored_shape) in stored.items():
-        name = f"{layer.name}.{kind}"
-        operands[operand] = low.builder.buffer(f"{name}.partials", stored_shape, role="gradient", carried=count == 1)
-        low.partials[name] = operands[operand], count
+        operands["bias_output"] = low.partial_gradients(f"{layer.name}.bias", count, shape[:1])
     kernel, attributes, cuts = "nhwc_depthwise_backward_weights", geometry(low, layer), {}
     outs, ins = ranges(shape[0], part_out), ranges(shape[1] * layer.groups, part_in)
     if depthwise:
@@ -191,10 +187,6 @@ def depthwise_norm_backward(low: Lowering, unit: Unit, gradient: NhwcMap) -> Non
     flops = 4.0 * layer.kernel**2 * low.batch * result.channels * result.height * result.width
     images, part = block_sizes.image_channel_blocks(low.options.cut, low.batch, source.channels, flops)
     groups, channels = ranges(low.batch, images), ranges(source.channels, part)
-    partials = builder.buffer(
-        f"{weight}.partials", (len(groups), source.channels, layer.kernel**2), role="gradient", carried=len(groups) == 1
-    )
-    low.partials[weight] = partials, len(groups)
     operands = {
         "gradient": gradient,
         "result": result,
@@ -202,7 +194,7 @@ def depthwise_norm_backward(low: Lowering, unit: Unit, gradient: NhwcMap) -> Non
         "weight": weight,
         "input": source,
         "output": target,
-        "weight_partials": partials,
+        "weight_partials": low.partial_gradients(weight, len(groups), (source.channels, layer.kernel**2)),
     }
     if before:
         name = before.layer.name

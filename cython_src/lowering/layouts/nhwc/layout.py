@@ -73,6 +73,7 @@ class Nhwc(ImageLayout):
     conv_options = NHWC_OPTIONS
     ends = IMAGES
     load_kernel = "nhwc_load_images"
+    sample_blocks = staticmethod(image_blocks)
     loops: ClassVar = {
         **convolutions.LOOPS,
         **norms.LOOPS,
@@ -93,9 +94,6 @@ class Nhwc(ImageLayout):
             case (BatchNorm() | Add() | Conv2d(), ReLU() | ReLU6()):
                 return True
         return False
-
-    def sample_blocks(self, low: Lowering) -> list[tuple[int, int]]:
-        return image_blocks(low)
 
     def weight_blocks(self, low: Lowering) -> list[tuple[int, int]]:
         return ranges(low.batch, max(1, -(-low.batch // FC_PARTIALS)))

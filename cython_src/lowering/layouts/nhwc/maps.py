@@ -62,9 +62,9 @@ def gradient_halo(low: Lowering, tensor: str) -> int:
     """Return the halo around a tensor's gradient, for the data gradient of the convolution that made it, or of one that
     made an input of sums, to which the gradient is passed on."""
     unit = low.producer.get(tensor)
-    if unit is None or not low.learns[tensor]:
+    if unit is None or unit.activation or not low.learns[tensor]:
         return 0
-    return 0 if unit.activation else gradient_halo_within(low, unit)
+    return gradient_halo_within(low, unit)
 
 
 def gradient_halo_within(low: Lowering, unit: Unit) -> int:

@@ -12,11 +12,6 @@ from .block_sizes import pixel_blocks
 from .maps import statistics_buffer, vector_buffer
 
 
-def statistic(low: Lowering, name: str) -> str:
-    """Declare a running statistic's buffer."""
-    return low.builder.buffer(name, low.statistic_shapes[name], role="statistic")
-
-
 def norm(low: Lowering, unit: Unit, recomputed: bool) -> None:
     source = low.maps[unit.sources[0]]
     scale, shift = (vector_buffer(low, f"{unit.layer.name}.{kind}", source) for kind in ("scale", "shift"))
@@ -31,7 +26,8 @@ def _finish(low: Lowering, unit: Unit, source: NhwcMap, scale: str, shift: str) 
     the running ones."""
     layer, name = unit.layer, unit.layer.name
     operands = {kind: low.parameter(f"{name}.{kind}") for kind in ("weight", "bias")}
-    operands |= {kind: statistic(low, f"{name}.{kind}") for kind in ("running_mean", "running_var")}
+    for kind in ("running_mean", "running_var"):
+        operands[kind] = low.builder.buffer(f"{name}.{kind}", low.statistic_shapes[f"{name}.{kind}"], role="statistic")
     operands |= {"scale": scale, "shift": shift}
     kernel, attributes = "nhwc_norm_evaluate", {"channels": source.channels, "eps": layer.eps}
     if low.options.training:
@@ -110,24 +106,17 @@ def _gradient_finish(low: Lowering, unit: Unit, source: NhwcMap, partials: str) 
     b, name = low.builder, unit.layer.name
     count = b.shape(partials)[0]
     coefficients = b.buffer(f"{name}.coefficients", (3, source.pitch), role="temporary")
-    results = {
-        kind: b.buffer(f"{name}.{kind}.partials", (1, source.channels), role="gradient", carried=True)
-        for kind in ("weight", "bias")
-    }
     operands = {
         "partials": partials,
         "weight": f"{name}.weight",
         "inv_std": f"{name}.inv_std",
-        "gradient_weight": results["weight"],
-        "gradient_bias": results["bias"],
+        "gradient_weight": low.partial_gradients(f"{name}.weight", 1, (source.channels,)),
+        "gradient_bias": low.partial_gradients(f"{name}.bias", 1, (source.channels,)),
         "coefficients": coefficients,
     }
     bounds, sizes = block_bounds(c=[(0, source.channels)]), {"channels": source.channels, "num_partials": count}
     sizes["count"] = low.batch * source.height * source.width
     low.append(unit, "gradient_finish", "nhwc_norm_backward_finish", operands, bounds, **sizes)
-    if low.trained(unit.layer):
-        for kind, buffer in results.items():
-            low.partials[f"{name}.{kind}"] = buffer, 1
     return coefficients
 
 

@@ -46,7 +46,6 @@ class TokenMap:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Shape of the buffer."""
         return (self.rows, self.pitch)
 
     def box(self, rows: tuple[int, int], columns: tuple[int, int] | None = None) -> tuple[tuple[int, int], ...]:
@@ -69,7 +68,6 @@ class Ids(TokenMap):
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Shape of the buffer."""
         return (self.rows,)
 
     def natural(self) -> Callable:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from ....networks.layers import Embedding, FirstToken, Positions, Trigram
 from ....plan.builder import block_bounds
 from ...gradients import pass_on, sent_back
@@ -40,7 +42,7 @@ def embedding_backward(low: Lowering, unit: Unit, gradient: TokenMap) -> None:
     if low.trains(tables["token"]):
         _token_gradient(low, unit, gradient, tables["token"])
     if layer.positions and low.trains(tables["position"]):
-        low.partials[tables["position"]] = _position_gradient(low, unit, gradient, tables["position"]), 1
+        _position_gradient(low, unit, gradient, tables["position"])
 
 
 def positions(low: Lowering, unit: Unit, recomputed: bool) -> None:
@@ -61,63 +63,47 @@ def positions_backward(low: Lowering, unit: Unit, gradient: TokenMap) -> None:
         return
     weight, types = f"{layer.name}.weight", f"{layer.types}.weight" if layer.types else ""
     partials = _position_gradient(low, unit, gradient, weight)
-    if low.trains(weight):
-        low.partials[weight] = partials, 1
     if not types or not low.trains(types):
         return
     rows, features = low.parameter_shapes[types]
-    stored = low.builder.buffer(f"{types}.partials", (1, rows, features), role="gradient", carried=True)
-    low.partials[types] = stored, 1
-    operands, bounds = {"position_gradient": partials, "output": stored}, block_bounds(c=feature_blocks(low, features))
+    operands = {"position_gradient": partials, "output": low.partial_gradients(types, 1, (rows, features))}
+    bounds = block_bounds(c=feature_blocks(low, features))
     shape = _shape(gradient) | {"types": rows}
     low.append(unit, "type_gradient", "type_gradient", operands, bounds, **shape)
 
 
-def trigram(low: Lowering, unit: Unit, recomputed: bool) -> None:
-    """Append the copies of each token's neighbours."""
-    operands = {"input": low.maps[unit.sources[0]], "output": low.output_map(unit, recomputed)}
-    _row_loop(low, unit, recomputed, "trigram_forward", operands, _shape(operands["input"]))
+def _copies(kernel: str, cuts: Callable[[Lowering, TokenMap], dict[str, list[tuple[int, int]]]]) -> Loops:
+    """Return the loops of a layer that copies features of tokens to other places, by the kernels KERNEL_forward and
+    KERNEL_backward; `cuts`: of a loop by what it writes."""
 
+    def forward(low: Lowering, unit: Unit, recomputed: bool) -> None:
+        source, target = low.maps[unit.sources[0]], low.output_map(unit, recomputed)
+        operands, bounds = {"input": source, "output": target}, block_bounds(**cuts(low, target))
+        low.append(unit, repeated(recomputed), f"{kernel}_forward", operands, bounds, **_shape(source))
 
-def trigram_backward(low: Lowering, unit: Unit, gradient: TokenMap) -> None:
-    """Append the sums of what the tokens before, at and after each place send back there."""
-    with sent_back(low, unit, unit.sources[0]) as target:
-        operands, bounds = {"gradient": gradient, "output": target}, block_bounds(r=row_blocks(low, target))
-        low.append(unit, "gradient", "trigram_backward", operands, bounds, **_shape(target))
+    def backward(low: Lowering, unit: Unit, gradient: TokenMap) -> None:
+        with sent_back(low, unit, unit.sources[0]) as target:
+            operands, bounds = {"gradient": gradient, "output": target}, block_bounds(**cuts(low, target))
+            low.append(unit, "gradient", f"{kernel}_backward", operands, bounds, **_shape(target))
 
-
-def first_token(low: Lowering, unit: Unit, recomputed: bool) -> None:
-    """Append the copy of each sample's first token."""
-    source = low.maps[unit.sources[0]]
-    operands, bounds = {"input": source, "output": low.output_map(unit, recomputed)}, block_bounds(n=sample_blocks(low))
-    low.append(unit, repeated(recomputed), "first_token_forward", operands, bounds, **_shape(source))
-
-
-def first_token_backward(low: Lowering, unit: Unit, gradient: TokenMap) -> None:
-    """Append zeros, and the gradient in the place of each sample's first token."""
-    with sent_back(low, unit, unit.sources[0]) as target:
-        operands, bounds = {"gradient": gradient, "output": target}, block_bounds(n=sample_blocks(low))
-        low.append(unit, "gradient", "first_token_backward", operands, bounds, **_shape(target))
+    return Loops(forward, backward)
 
 
 def _token_gradient(low: Lowering, unit: Unit, gradient: TokenMap, weight: str) -> None:
     """Append the gradient of the tokens' table, added to what a head with the same weights has left there."""
     source = low.maps[unit.sources[0]]
     vocabulary, features = low.parameter_shapes[weight]
-    present = low.partials.get(weight)
-    if not present:
-        stored = low.builder.buffer(f"{weight}.partials", (1, vocabulary, features), role="gradient", carried=True)
-        low.partials[weight] = stored, 1
-    partials, _ = low.partials[weight]
+    present = weight in low.partials
+    partials = low.partials[weight][0] if present else low.partial_gradients(weight, 1, (vocabulary, features))
     operands, bounds = {"tokens": source, "gradient": gradient, "output": partials}, feature_blocks(low, features)
-    shape = {"rows": source.rows, "features": features, "vocabulary": vocabulary, "accumulate": int(bool(present))}
+    shape = {"rows": source.rows, "features": features, "vocabulary": vocabulary, "accumulate": int(present)}
     low.append(unit, "token_gradient", "embedding_token_gradient", operands, block_bounds(c=bounds), **shape)
 
 
 def _position_gradient(low: Lowering, unit: Unit, gradient: TokenMap, weight: str) -> str:
     """Append the gradient of the positions' table, sums over samples, zeros past the sequence; return its buffer."""
     rows, features = low.parameter_shapes[weight]
-    partials = low.builder.buffer(f"{weight}.partials", (1, rows, features), role="gradient", carried=True)
+    partials = low.partial_gradients(weight, 1, (rows, features))
     operands, bounds = {"gradient": gradient, "output": partials}, block_bounds(t=position_blocks(low, rows))
     shape = {**_shape(gradient), "batch": low.batch}
     low.append(unit, "position_gradient", "embedding_position_gradient", operands, bounds, **shape)
@@ -127,6 +113,6 @@ def _position_gradient(low: Lowering, unit: Unit, gradient: TokenMap, weight: st
 LOOPS = {
     Embedding: Loops(embedding, embedding_backward),
     Positions: Loops(positions, positions_backward),
-    Trigram: Loops(trigram, trigram_backward),
-    FirstToken: Loops(first_token, first_token_backward),
+    Trigram: _copies("trigram", lambda low, target: {"r": row_blocks(low, target)}),
+    FirstToken: _copies("first_token", lambda low, target: {"n": sample_blocks(low)}),
 }

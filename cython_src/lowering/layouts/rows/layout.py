@@ -97,6 +97,7 @@ class Rows(Layout):
     fusions = frozenset(FUSIONS)  # those for maps with pixels have no meaning here
     conv_options = CONV_OPTIONS  # there are none here
     ends = TOKENS
+    sample_blocks = staticmethod(sample_blocks)
     loops: ClassVar = {
         **embedding.LOOPS,
         **norms.LOOPS,
@@ -106,7 +107,6 @@ class Rows(Layout):
     }
 
     def objections(self, spec: Network, options: PlanOptions) -> Iterator[str]:
-        """Yield why there are no kernels for a network or an option."""
         yield from super().objections(spec, options)
         if options.label_smoothing:
             yield f"label_smoothing must be 0 in layout 'rows', got {options.label_smoothing:g}; leave it out"
@@ -130,9 +130,6 @@ class Rows(Layout):
                 readers = consumers.get(activation.name, ())
                 return activation in consumers[layer.name] and [type(reader) for reader in readers] == [Linear]
         return False
-
-    def sample_blocks(self, low: Lowering) -> list[tuple[int, int]]:
-        return sample_blocks(low)
 
     def activation(self, low: Lowering, name: str, tensor: str) -> TokenMap:
         if tensor != low.logits:

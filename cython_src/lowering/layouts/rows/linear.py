@@ -140,20 +140,15 @@ def _weight_gradient(low: Lowering, unit: Unit, part: Part, gradient: TokenMap) 
     count = 1 if low.options.chain else len(row_ranges)
     present = low.partials.get(weight)
     count = present[1] if present else count
-    stored = {"weights": (weight, (count, outputs, inputs))}
+    operands = {"gradient": gradient, "input": source}
+    operands["weights"] = low.partial_gradients(weight, count, (outputs, inputs))
     if part.bias:
-        stored["bias"] = part.bias, (count, outputs)
-    buffers = {}
-    for operand, (parameter, shape) in stored.items():
-        partials = low.builder.buffer(f"{parameter}.partials", shape, role="gradient", carried=count == 1)
-        if low.trains(parameter):
-            low.partials[parameter] = partials, count
-        buffers[operand] = partials
+        operands["bias"] = low.partial_gradients(part.bias, count, (outputs,))
     low.weight_loops(
         unit,
         name,
         "linear_backward_weights",
-        {"gradient": gradient, "input": source, **buffers},
+        operands,
         [list(block_bounds(r=[r], o=output_ranges)) for r in row_ranges],
         present is not None,
         inputs=inputs,

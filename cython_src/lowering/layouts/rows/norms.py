@@ -66,21 +66,14 @@ def _gradient_loop(
 ) -> None:
     name, source = unit.layer.name, low.maps[unit.sources[0]]
     row_ranges = row_blocks(low, source, sums=True)
-    partials = {
-        kind: low.builder.buffer(
-            f"{name}.{kind}.partials", (len(row_ranges), source.features), role="gradient", carried=len(row_ranges) == 1
-        )
-        for kind in ("weight", "bias")
-    }
-    operands = {"gradient": gradient, "input": source, "residual": around, "weight": f"{name}.weight"}
-    operands |= {"output": target} | {f"{kind}_partials": buffer for kind, buffer in partials.items()}
+    operands = {"gradient": gradient, "input": source, "residual": around, "weight": f"{name}.weight", "output": target}
+    for kind in ("weight", "bias"):
+        partials = low.partial_gradients(f"{name}.{kind}", len(row_ranges), (source.features,))
+        operands[f"{kind}_partials"] = partials
     if isinstance(unit.layer, LayerNorm):
         operands["statistics"] = low.kept[f"{name}.statistics"]
     bounds = [{**block, "partial": number} for number, block in enumerate(block_bounds(r=row_ranges))]
     low.append(unit, "gradient", "layernorm_backward", operands, bounds, features=source.features)
-    if low.trained(unit.layer):
-        for kind, buffer in partials.items():
-            low.partials[f"{name}.{kind}"] = buffer, len(row_ranges)
 
 
 LOOPS = {**dict.fromkeys((LayerNorm, NoNorm), Loops(norm, norm_backward)), Add: Loops(addition, add_backward)}

@@ -1,8 +1,19 @@
 """Convolution: compiled forms against the NumPy form, random shapes in both layouts."""
 
+from functools import partial
+
 import numpy as np
 import pytest
-from cython_src.kernels.kernel_testing import INSTRUCTION_SETS, check_linear, cut, fill, random_map, run_kernel
+from cython_src.kernels.kernel_testing import (
+    INSTRUCTION_SETS,
+    check_linear,
+    cut,
+    draw,
+    empty_map,
+    fill,
+    random_map,
+    run_maps,
+)
 
 from forktask.cython_src.kernels.maps.nchw import NchwMap
 from forktask.cython_src.plan.builder import block_grid, ranges
@@ -24,12 +35,8 @@ def test_forward_equals_numpy_form(seed):
     rng, groups, lanes, height, width, c_in, c_out = shapes(seed)
     source = NchwMap("input", groups, c_in, height, width, lanes, 2)
     target = NchwMap("output", groups, c_out, height, width, lanes, 2 * int(rng.integers(2)))
-    operands = {
-        "input": random_map(rng, source),
-        "weight": rng.standard_normal((c_out, c_in, 5, 5)).astype(np.float32),
-        "bias": rng.standard_normal(c_out).astype(np.float32),
-        "output": fill(np.empty(target.shape, np.float32)),
-    }
+    operands = {"input": random_map(rng, source), "weight": draw(rng, c_out, c_in, 5, 5), "bias": draw(rng, c_out)}
+    operands["output"] = empty_map(target)
     attributes = {**source.attributes("in"), **target.attributes("out")}
     check_linear("conv_forward", operands, ["output"], attributes, cut(rng, groups, c_out, height), 25 * c_in + 1)
 
@@ -40,11 +47,8 @@ def test_data_gradient_equals_numpy_form(seed):
     rng, groups, lanes, height, width, c_in, c_out = shapes(seed)
     gradient = NchwMap("gradient", groups, c_out, height, width, lanes, 2)
     target = NchwMap("output", groups, c_in, height, width, lanes, 0)
-    operands = {
-        "gradient": random_map(rng, gradient),
-        "weight": rng.standard_normal((c_out, c_in, 5, 5)).astype(np.float32),
-        "output": fill(np.empty(target.shape, np.float32)),
-    }
+    operands = {"gradient": random_map(rng, gradient), "weight": draw(rng, c_out, c_in, 5, 5)}
+    operands["output"] = empty_map(target)
     attributes = {**gradient.attributes("in"), **target.attributes("out")}
     check_linear("conv_backward_data", operands, ["output"], attributes, cut(rng, groups, c_in, height), 25 * c_out)
 
@@ -57,12 +61,9 @@ def test_weight_gradient_equals_numpy_form(seed, accumulate):
     halo = 2 if lanes == 1 and width % 16 else 2 * int(rng.integers(2))
     gradient = NchwMap("gradient", groups, c_out, height, width, lanes, halo)
     source = NchwMap("input", groups, c_in, height, width, lanes, 2)
-    before = rng.standard_normal((2, c_out, 25 * c_in + 1)).astype(np.float32)
-    operands = {
-        "gradient": random_map(rng, gradient),
-        "input": random_map(rng, source),
-        "output": before if accumulate else fill(before),
-    }
+    before = draw(rng, 2, c_out, 25 * c_in + 1)
+    operands = {"gradient": random_map(rng, gradient), "input": random_map(rng, source)}
+    operands["output"] = before if accumulate else fill(before)
     attributes = {**gradient.attributes("dy"), **source.attributes("in"), "accumulate": accumulate}
     step = int(rng.integers(1, c_out + 1))
     bounds = [(p, 0, groups, *c) for p in (0, 1) for c in ranges(c_out, step)]
@@ -77,34 +78,18 @@ def test_fused_pooling_equals_separate_loops(seed, instruction_set):
     source = NchwMap("input", groups, c_in, height, width, lanes, 2)
     linear = NchwMap("output", groups, c_out, height, width, lanes, 0)
     target = NchwMap("output", groups, c_out, height // 2, width // 2, lanes, 2)
-    weights = {
-        "input": random_map(rng, source),
-        "weight": rng.standard_normal((c_out, c_in, 5, 5)).astype(np.float32),
-        "bias": rng.standard_normal(c_out).astype(np.float32),
-    }
+    weights = {"input": random_map(rng, source), "weight": draw(rng, c_out, c_in, 5, 5), "bias": draw(rng, c_out)}
     index = fill(np.empty((groups, c_out, height // 2, width // 2, lanes), np.uint8))
-    pooled = fill(np.empty(target.shape, np.float32))
-    plain = fill(np.empty(linear.shape, np.float32))
+    pooled, plain = empty_map(target), empty_map(linear)
 
-    def run(kernel, operands, outputs, source, target, bounds):
-        attributes = {**source.attributes("in"), **target.attributes("out")}
-        return run_kernel(kernel, operands, outputs, attributes, bounds, "cpu", instruction_set)
-
+    run = partial(run_maps, instruction_set=instruction_set)
     whole = [(0, groups, 0, c_out, 0, height)]
     half = [(0, groups, 0, c_out, 0, height // 2)]
-    fused = run(
-        "conv_relu_pool",
-        {**weights, "output": pooled, "index": index},
-        ["output", "index"],
-        source,
-        target,
-        cut(rng, groups, c_out, height // 2),
-    )
+    both, parts = ["output", "index"], cut(rng, groups, c_out, height // 2)
+    fused = run("conv_relu_pool", {**weights, "output": pooled, "index": index}, both, source, target, parts)
     y = run("conv_forward", {**weights, "output": plain}, ["output"], source, linear, whole)["output"]
     z = run("relu_forward", {"input": y, "output": plain}, ["output"], linear, linear, whole)["output"]
-    separate = run(
-        "pool_forward", {"input": z, "output": pooled, "index": index}, ["output", "index"], linear, target, half
-    )
+    separate = run("pool_forward", {"input": z, "output": pooled, "index": index}, both, linear, target, half)
     np.testing.assert_array_equal(fused["output"], separate["output"])
     alive = separate["output"][:, :, 2 : 2 + height // 2, 2 : 2 + width // 2] > 0
     np.testing.assert_array_equal(fused["index"][alive], separate["index"][alive])
@@ -115,11 +100,8 @@ def test_result_does_not_depend_on_block_size_or_layout():
     """Check that an output's bits are the same however the loop is cut, and in both layouts (FMA order is
     fixed)."""
     rng = np.random.default_rng(3)
-    images = rng.standard_normal((16, 4, 8, 8)).astype(np.float32)
-    weights = {
-        "weight": rng.standard_normal((9, 4, 5, 5)).astype(np.float32),
-        "bias": rng.standard_normal(9).astype(np.float32),
-    }
+    images = draw(rng, 16, 4, 8, 8)
+    weights = {"weight": draw(rng, 9, 4, 5, 5), "bias": draw(rng, 9)}
     for instruction_set in INSTRUCTION_SETS:
         results = []
         for lanes in (16, 1):
@@ -129,15 +111,8 @@ def test_result_does_not_depend_on_block_size_or_layout():
             x[:, :, 2:10, 2:10] = images.reshape(16 // lanes, lanes, 4, 8, 8).transpose(0, 2, 3, 4, 1)
             for c, y in ((9, 8), (2, 2), (4, 3)):
                 bounds = [(*g, *o, *r) for g, o, r in block_grid(ranges(16 // lanes, 1), ranges(9, c), ranges(8, y))]
-                out = run_kernel(
-                    "conv_forward",
-                    {"input": x, **weights, "output": fill(np.empty(target.shape, np.float32))},
-                    ["output"],
-                    {**source.attributes("in"), **target.attributes("out")},
-                    bounds,
-                    "cpu",
-                    instruction_set,
-                )["output"]
+                operands = {"input": x, **weights, "output": empty_map(target)}
+                out = run_maps("conv_forward", operands, ["output"], source, target, bounds, instruction_set)["output"]
                 results.append(out.transpose(0, 4, 1, 2, 3).reshape(16, 9, 8, 8))
         assert all((r == results[0]).all() for r in results), instruction_set
 
@@ -153,9 +128,6 @@ def test_nan_is_not_hidden_by_relu_and_pooling():
         "output": np.zeros(target.shape, np.float32),
         "index": np.zeros((1, 1, 2, 8, 1), np.uint8),
     }
-    attributes = {**source.attributes("in"), **target.attributes("out")}
     for instruction_set in INSTRUCTION_SETS:
-        out = run_kernel(
-            "conv_relu_pool", operands, ["output"], attributes, [(0, 1, 0, 1, 0, 2)], "cpu", instruction_set
-        )
+        out = run_maps("conv_relu_pool", operands, ["output"], source, target, [(0, 1, 0, 1, 0, 2)], instruction_set)
         assert np.isnan(out["output"]).all()

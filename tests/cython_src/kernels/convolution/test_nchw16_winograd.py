@@ -1,8 +1,20 @@
 """Winograd form of the convolution: against the direct form in float64, its stated error, bits."""
 
+from functools import partial
+
 import numpy as np
 import pytest
-from cython_src.kernels.kernel_testing import EPSILON, INSTRUCTION_SETS, cut, fill, random_map, run_kernel
+from cython_src.kernels.kernel_testing import (
+    EPSILON,
+    INSTRUCTION_SETS,
+    cut,
+    draw,
+    empty_map,
+    fill,
+    random_map,
+    run_kernel,
+    run_maps,
+)
 
 from forktask.cython_src.errors import UsageError
 from forktask.cython_src.kernels.maps.nchw import NchwMap
@@ -65,24 +77,15 @@ def test_forward_is_within_the_stated_error(seed):
     rng, groups, height, width, c_in, c_out = shapes(seed)
     source = NchwMap("input", groups, c_in, height, width, 16, 2)
     target = NchwMap("output", groups, c_out, height, width, 16, 2 * int(rng.integers(2)))
-    weight = rng.standard_normal((c_out, c_in, 5, 5)).astype(np.float32)
-    operands = {
-        "input": random_map(rng, source),
-        "weight": weight,
-        "bias": rng.standard_normal(c_out).astype(np.float32),
-        "output": fill(np.empty(target.shape, np.float32)),
-    }
+    weight = draw(rng, c_out, c_in, 5, 5)
+    operands = {"input": random_map(rng, source), "weight": weight, "bias": draw(rng, c_out)}
+    operands["output"] = empty_map(target)
     attributes = {**source.attributes("in"), **target.attributes("out")}
     bounds = cut(rng, groups, c_out, height)
     expected = run_kernel("conv_forward", operands, ["output"], attributes, bounds, "float64")["output"]
     del operands["weight"]
-    check_error(
-        "winograd_forward",
-        {"input": operands["input"], "transformed": transformed(weight, False, "cpu"), **operands},
-        attributes,
-        bounds,
-        expected,
-    )
+    operands["transformed"] = transformed(weight, False, "cpu")
+    check_error("winograd_forward", operands, attributes, bounds, expected)
 
 
 @pytest.mark.parametrize("instruction_set", INSTRUCTION_SETS)
@@ -92,19 +95,16 @@ def test_fused_pooling_and_cuts_leave_the_bits(instruction_set):
     source = NchwMap("input", 1, 5, 12, 20, 16, 2)
     linear = NchwMap("output", 1, 7, 12, 20, 16, 0)
     target = NchwMap("output", 1, 7, 6, 10, 16, 2)
-    weight = rng.standard_normal((7, 5, 5, 5)).astype(np.float32)
+    weight = draw(rng, 7, 5, 5, 5)
     inputs = {
         "input": random_map(rng, source),
         "transformed": transformed(weight, False, "cpu", instruction_set),
-        "bias": rng.standard_normal(7).astype(np.float32),
+        "bias": draw(rng, 7),
     }
-    pooled, plain = (fill(np.empty(m.shape, np.float32)) for m in (target, linear))
+    pooled, plain = (empty_map(m) for m in (target, linear))
     index = fill(np.empty((1, 7, 6, 10, 16), np.uint8))
 
-    def run(kernel, operands, outputs, source, target, bounds):
-        attributes = {**source.attributes("in"), **target.attributes("out")}
-        return run_kernel(kernel, operands, outputs, attributes, bounds, "cpu", instruction_set)
-
+    run = partial(run_maps, instruction_set=instruction_set)
     whole = run("winograd_forward", {**inputs, "output": plain}, ["output"], source, linear, [(0, 1, 0, 7, 0, 12)])
     y = run(
         "relu_forward", {"input": whole["output"], "output": plain}, ["output"], linear, linear, [(0, 1, 0, 7, 0, 12)]

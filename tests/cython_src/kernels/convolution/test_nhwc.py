@@ -3,7 +3,8 @@
 
 import numpy as np
 import pytest
-from cython_src.kernels.kernel_testing import INSTRUCTION_SETS, check_linear, fill, run_kernel
+from cython_src.kernels.kernel_testing import against_float64, check_linear, empty_map, fill, run_kernel
+from cython_src.kernels.nhwc_testing import gradient_target, random_map
 
 from forktask.cython_src.kernels.convolution import algorithms
 from forktask.cython_src.kernels.maps.nhwc import NhwcMap, statistics_shape
@@ -46,13 +47,6 @@ class Case:
         self.bias = self.rng.standard_normal(channels_out).astype(np.float32)
         self.terms = kernel * kernel * channels_in // groups
 
-    def random(self, m):
-        """Random interior, zero halo and padding channels."""
-        array = np.zeros(m.shape, np.float32)
-        inside = m.natural()({m.name: array})
-        inside[...] = self.rng.standard_normal(inside.shape)
-        return array
-
     def packing(self, direction, algorithm):
         """Operands, outputs, attributes and bounds of the kernel that packs the weights."""
         shape = algorithms.packed_shape(algorithm, direction, self.shape, self.groups)
@@ -91,7 +85,7 @@ def cut(rng, images, rows, channels):
 def check_case(case, algorithm, factor=0.0):
     """All kernels of one convolution in one algorithm."""
     rng = case.rng
-    x, dy = case.random(case.x), case.random(case.dy)
+    x, dy = random_map(case.rng, case.x), random_map(case.rng, case.dy)
     attributes = {**case.geometry, **case.x.attributes("in"), **case.y.attributes("out")}
     code = algorithms.choose_algorithm(algorithm, "forward", attributes, case.batch)
     geometry = {**case.geometry, "algorithm": code}
@@ -99,13 +93,13 @@ def check_case(case, algorithm, factor=0.0):
         check_linear("nhwc_conv_pack", *case.packing(direction, code), 9, factor)
     blocks = cut(rng, case.batch, case.y.height, case.y.channels)
     attributes = {**case.x.attributes("in"), **case.y.attributes("out"), **geometry, "activation": int(rng.integers(3))}
-    operands = {"input": x, "packed": case.pack(0, code), "output": fill(np.empty(case.y.shape, np.float32))}
+    operands = {"input": x, "packed": case.pack(0, code), "output": empty_map(case.y)}
     if rng.integers(2):
         operands["bias"] = case.bias
     check_linear("nhwc_conv_forward", operands, ["output"], attributes, [(*b, 0) for b in blocks], case.terms, factor)
     blocks = cut(rng, case.batch, case.dx.height, case.dx.channels)
     accumulate = int(rng.integers(2))
-    before = case.random(case.dx) if accumulate else fill(np.empty(case.dx.shape, np.float32))
+    before = gradient_target(rng, case.dx, accumulate)
     attributes = {**case.dy.attributes("in"), **case.dx.attributes("out"), **geometry, "accumulate": accumulate}
     operands = {"gradient": dy, "packed": case.pack(1, code), "output": before}
     terms = case.terms * max(1, case.shape[0] / case.x.channels)
@@ -166,18 +160,14 @@ def test_statistics_keep_what_the_mean_hides():
     attributes = {**case.x.attributes("in"), **case.y.attributes("out"), **case.geometry}
     attributes |= {"algorithm": 0, "activation": 0}
     operands = {
-        "input": case.random(case.x),
+        "input": random_map(case.rng, case.x),
         "packed": case.pack(0, 0),
         "bias": case.bias,
-        "output": fill(np.empty(case.y.shape, np.float32)),
+        "output": empty_map(case.y),
         "statistics": fill(np.empty(statistics_shape(2, case.y.pitch), np.float32)),
     }
     bounds = [(0, 2, 3 * n, 3 * n + 3, c, min(40, c + 16), n) for n in (0, 1) for c in (0, 16, 32)]
-    expected = run_kernel("nhwc_conv_forward", operands, ["statistics"], attributes, bounds, "float64")["statistics"]
-    for instruction_set in INSTRUCTION_SETS:
-        got = run_kernel("nhwc_conv_forward", operands, ["statistics"], attributes, bounds, "cpu", instruction_set)[
-            "statistics"
-        ]
+    for _, got, expected, _ in against_float64("nhwc_conv_forward", operands, ["statistics"], attributes, bounds):
         np.testing.assert_allclose(got[:, 0, :40], expected[:, 0, :40], rtol=1e-6)
         np.testing.assert_allclose(got[:, 1, :40], expected[:, 1, :40], rtol=1e-2)
         np.testing.assert_array_equal(got[:, 2], expected[:, 2])

@@ -3,14 +3,13 @@
 from dataclasses import replace
 
 import numpy as np
-from cython_src.kernels.kernel_testing import fill
+from cython_src.kernels.kernel_testing import draw, fill
 from cython_src.kernels.nhwc_testing import (
     FEW,
     boxes,
     compare,
     empty_map,
     gradient_target,
-    normal,
     random_map,
     vector,
     window_cases,
@@ -29,14 +28,14 @@ def test_depthwise(case, with_bias, with_statistics, activation):
     activation, and both gradients."""
     large, small, window, accumulate, rng = case
     channels, kernel = large.channels, window["kernel"]
-    weight, gradient, x = (normal(rng, channels, 1, kernel, kernel), random_map(rng, small), random_map(rng, large))
+    weight, gradient, x = (draw(rng, channels, 1, kernel, kernel), random_map(rng, small), random_map(rng, large))
     operands = {"input": x, "weight": weight, "output": empty_map(small)}
     outputs = ["output"]
     cut = boxes(rng, small)
     rows = sorted({b[:4] for b in cut})
     blocks = [(*b, rows.index(b[:4])) for b in cut]
     if with_bias:
-        operands["bias"] = normal(rng, channels)
+        operands["bias"] = draw(rng, channels)
     if with_statistics:
         operands["statistics"] = fill(np.empty(statistics_shape(len(rows), small.pitch), np.float32))
         outputs.append("statistics")
@@ -52,9 +51,9 @@ def test_depthwise(case, with_bias, with_statistics, activation):
     operands = {"gradient": gradient, "weight": weight, "output": gradient_target(rng, large, accumulate)}
     attributes = {**small.attributes("in"), **large.attributes("out"), **window, "accumulate": accumulate}
     compare("nhwc_depthwise_backward_data", operands, ["output"], attributes, boxes(rng, large), tolerance)
-    outputs = {"output": normal(rng, len(rows), channels, kernel**2)}
+    outputs = {"output": draw(rng, len(rows), channels, kernel**2)}
     if with_bias:
-        outputs["bias_output"] = normal(rng, len(rows), channels)
+        outputs["bias_output"] = draw(rng, len(rows), channels)
     if not accumulate:
         outputs = {name: fill(array) for name, array in outputs.items()}
     operands = {"gradient": gradient, "input": x, **outputs}
@@ -75,7 +74,7 @@ def check_norm_backward(large, small, window, before, activation, rng):
         "result": random_map(rng, small),
         **{name: vector(rng, small, -1) for name in ("scale", "shift", "mean")},
         "coefficients": np.stack([vector(rng, small) for _ in range(3)]),
-        "weight": normal(rng, channels, 1, window["kernel"], window["kernel"]),
+        "weight": draw(rng, channels, 1, window["kernel"], window["kernel"]),
         "input": random_map(rng, large),
     }
     outputs = {"output": empty_map(target), "weight_partials": np.empty((len(images), channels, taps), np.float32)}

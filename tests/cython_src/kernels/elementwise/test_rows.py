@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from cython_src.kernels.kernel_testing import INSTRUCTION_SETS, fill, run_kernel
+from cython_src.kernels.kernel_testing import against_float64, fill
 
 KERNELS = [
     *(("rows_activation", ("input",), {"activation": code}) for code in (1, 3, 4)),
@@ -19,8 +19,6 @@ def test_layers_equal_numpy_forms(kernel, inputs, own, features):
     operands = {name: 4 * rng.standard_normal((5, features)).astype(np.float32) for name in inputs}
     operands["output"] = fill(np.empty((5, features), np.float32))
     attributes, bounds = {"features": features, **own}, [(1, 3), (3, 4)]
-    expected = run_kernel(kernel, operands, ["output"], attributes, bounds, "float64")["output"]
-    for instruction_set in INSTRUCTION_SETS:
-        got = run_kernel(kernel, operands, ["output"], attributes, bounds, "cpu", instruction_set)["output"]
-        np.testing.assert_allclose(got, expected, rtol=5e-7, atol=5e-7, err_msg=instruction_set)
+    for _, got, expected, what in against_float64(kernel, operands, ["output"], attributes, bounds):
+        np.testing.assert_allclose(got, expected, rtol=5e-7, atol=5e-7, err_msg=what)
         assert np.isnan(got[[0, 4]]).all()

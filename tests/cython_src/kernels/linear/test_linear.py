@@ -4,7 +4,15 @@ from functools import partial
 
 import numpy as np
 import pytest
-from cython_src.kernels.kernel_testing import INSTRUCTION_SETS, check_linear, draw, fill, pieces, run_kernel
+from cython_src.kernels.kernel_testing import (
+    INSTRUCTION_SETS,
+    against_float64,
+    check_linear,
+    draw,
+    fill,
+    pieces,
+    run_kernel,
+)
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
@@ -26,12 +34,9 @@ def grid(rng, rows, columns):
 
 def check_gelu(kernel, operands, outputs, attributes, bounds, terms):
     """Like `check_linear`, for a result that goes through GELU or its derivative: twice as steep at most, 5e-7 off."""
-    expected = run_kernel(kernel, operands, outputs, attributes, bounds, "float64")
-    for instruction_set in INSTRUCTION_SETS:
-        got = run_kernel(kernel, operands, outputs, attributes, bounds, "cpu", instruction_set)
-        for name in outputs:
-            tolerance = 2e-7 * np.sqrt(terms) * (4 + np.abs(expected[name]).max())
-            np.testing.assert_allclose(got[name], expected[name], rtol=1e-6, atol=tolerance, err_msg=instruction_set)
+    for _, got, expected, what in against_float64(kernel, operands, outputs, attributes, bounds):
+        tolerance = 2e-7 * np.sqrt(terms) * (4 + np.abs(expected).max())
+        np.testing.assert_allclose(got, expected, rtol=1e-6, atol=tolerance, err_msg=what)
 
 
 @settings(max_examples=40)

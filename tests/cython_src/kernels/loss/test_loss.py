@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from cython_src.kernels.kernel_testing import EPSILON, INSTRUCTION_SETS, fill, run_kernel
+from cython_src.kernels.kernel_testing import EPSILON, INSTRUCTION_SETS, against_float64, fill, run_kernel
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
@@ -40,11 +40,8 @@ def test_softmax_equals_numpy_form(lanes, batch, smoothing):
         ("softmax_loss", train, ["gradient", "losses", "correct"], train_attributes),
         ("softmax", infer, ["probabilities", "predictions"], attributes),
     ):
-        expected = run_kernel(kernel, operands, outputs, chosen, groups_of, "float64")
-        for instruction_set in INSTRUCTION_SETS:
-            got = run_kernel(kernel, operands, outputs, chosen, groups_of, "cpu", instruction_set)
-            for name in outputs:
-                np.testing.assert_allclose(got[name], expected[name], rtol=lanes * relative, atol=relative)
+        for _, got, expected, what in against_float64(kernel, operands, outputs, chosen, groups_of):
+            np.testing.assert_allclose(got, expected, rtol=lanes * relative, atol=relative, err_msg=what)
     if batch % lanes:
         gradient = run_kernel("softmax_loss", train, ["gradient"], train_attributes, groups_of, "cpu")["gradient"]
         assert (gradient[-1, :, batch % lanes :] == 0).all()

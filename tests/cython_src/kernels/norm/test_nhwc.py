@@ -1,7 +1,7 @@
 """Normalisation, channels in the lanes: compiled forms against NumPy forms in float64, random shapes."""
 
 import numpy as np
-from cython_src.kernels.kernel_testing import EPSILON, INSTRUCTION_SETS, fill, run_kernel
+from cython_src.kernels.kernel_testing import EPSILON, INSTRUCTION_SETS, draw, fill, run_kernel
 from cython_src.kernels.nhwc_testing import (
     FEW,
     boxes,
@@ -9,7 +9,6 @@ from cython_src.kernels.nhwc_testing import (
     empty_map,
     halos,
     maps,
-    normal,
     numbered,
     random_map,
     seeds,
@@ -41,9 +40,9 @@ def test_norm_statistics(size, halo, mean, seed):
         )["partials"]
         operands = {
             "partials": merged,
-            "weight": normal(rng, channels),
-            "bias": normal(rng, channels),
-            "running_mean": normal(rng, channels),
+            "weight": draw(rng, channels),
+            "bias": draw(rng, channels),
+            "running_mean": draw(rng, channels),
             "running_var": rng.uniform(1, 2, channels).astype(np.float32),
         }
         operands |= {n: fill(np.empty(source.pitch, np.float32)) for n in ("scale", "shift", "mean", "inv_std")}
@@ -113,7 +112,7 @@ def test_norm_backward(size, in_halo, gradient_halo, out_halo, halo, activation,
         "gradient_bias": fill(np.empty((1, channels), np.float32)),
         "coefficients": fill(np.empty((3, source.pitch), np.float32)),
     }
-    operands = {"partials": partials, "weight": normal(rng, channels), "inv_std": inv_std, **outputs}
+    operands = {"partials": partials, "weight": draw(rng, channels), "inv_std": inv_std, **outputs}
     finish = {"channels": channels, "num_partials": len(blocks), "count": count}
     cut = [(c0, min(c0 + 16, channels)) for c0 in range(0, channels, 16)]
     got = compare("nhwc_norm_backward_finish", operands, list(outputs), finish, cut, 10 + len(blocks))

@@ -1,7 +1,7 @@
 """Layer normalisation of tokens: compiled forms against NumPy forms and against PyTorch."""
 
 import numpy as np
-from cython_src.kernels.kernel_testing import EPSILON, INSTRUCTION_SETS, draw, fill, run_kernel
+from cython_src.kernels.kernel_testing import EPSILON, against_float64, draw, fill
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
@@ -10,14 +10,11 @@ EPS = 1e-5
 
 def check(kernel, operands, outputs, attributes, bounds):
     """Check that each compiled form is within rounding of the float64 form."""
-    expected = run_kernel(kernel, operands, outputs, attributes, bounds, "float64")
     features, rows = attributes["features"], operands["input"].shape[0]
-    for instruction_set in INSTRUCTION_SETS:
-        got = run_kernel(kernel, operands, outputs, attributes, bounds, "cpu", instruction_set)
-        for name in outputs:
-            largest = np.abs(expected[name]).max() + np.abs(operands["input"]).max()
-            tolerance = (8 + np.sqrt(features) + rows) * EPSILON * largest
-            np.testing.assert_allclose(got[name], expected[name], rtol=1e-5, atol=tolerance, err_msg=instruction_set)
+    for _, got, expected, what in against_float64(kernel, operands, outputs, attributes, bounds):
+        largest = np.abs(expected).max() + np.abs(operands["input"]).max()
+        tolerance = (8 + np.sqrt(features) + rows) * EPSILON * largest
+        np.testing.assert_allclose(got, expected, rtol=1e-5, atol=tolerance, err_msg=what)
 
 
 @settings(max_examples=25)

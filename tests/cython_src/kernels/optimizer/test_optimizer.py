@@ -1,8 +1,8 @@
 """SGD, Adam and clipping: compiled forms against their NumPy forms in float64, random shapes."""
 
 import numpy as np
-from cython_src.kernels.kernel_testing import fill
-from cython_src.kernels.nhwc_testing import FEW, compare, normal, seeds
+from cython_src.kernels.kernel_testing import draw, fill
+from cython_src.kernels.nhwc_testing import FEW, compare, seeds
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -36,29 +36,29 @@ def test_optimizers(rows, length, partials, form, summed, clipped, seed):
         "row_offset": offset,
     }
     blocks = ranges(size, int(rng.integers(1, size + 1)))
-    base = {"gradient": normal(rng, size) if summed else fill(np.empty(size, np.float32))}
+    base = {"gradient": draw(rng, size) if summed else fill(np.empty(size, np.float32))}
     if not summed:
-        base["partials"] = normal(rng, partials, stride)
+        base["partials"] = draw(rng, partials, stride)
     tolerance = 20 + 4 * partials
     operands = {**base, "squares": fill(np.empty(len(blocks), np.float32))}
     numbered_blocks = [(*b, i) for i, b in enumerate(blocks)]
     compare("gradient_sum", operands, ["gradient", "squares"], attributes, numbered_blocks, tolerance + 4 * size)
-    base |= {"parameter": normal(rng, size), "learning_rates": rng.uniform(0.01, 0.1, 3).astype(np.float32)}
+    base |= {"parameter": draw(rng, size), "learning_rates": rng.uniform(0.01, 0.1, 3).astype(np.float32)}
     if clipped:
         base["scale"] = np.array([0.3], np.float32)
     attributes |= {"num_rates": 3, "weight_decay": 0.01}
     for momentum in (True, False):
-        operands = {**base, "velocity": normal(rng, size)} if momentum else base
+        operands = {**base, "velocity": draw(rng, size)} if momentum else base
         outputs = ["gradient", "parameter", "velocity"] if momentum else ["gradient", "parameter"]
         compare("optimizer_sgd", operands, outputs, {**attributes, "momentum": 0.9}, blocks, tolerance, iteration=4)
         if form == "rows" and not (summed or clipped):
-            own = {"bias": normal(rng, rows), "bias_gradient": fill(np.empty(rows, np.float32))}
-            own |= {"bias_velocity": normal(rng, rows)} if momentum else {}
+            own = {"bias": draw(rng, rows), "bias_gradient": fill(np.empty(rows, np.float32))}
+            own |= {"bias_velocity": draw(rng, rows)} if momentum else {}
             whole = [(length * start, length * stop) for start, stop in ranges(rows, int(rng.integers(1, rows + 1)))]
             further = {**attributes, "momentum": 0.9}
             compare("optimizer_sgd", operands | own, [*outputs, *own], further, whole, tolerance, iteration=4)
     attributes |= {"beta1": 0.9, "beta2": 0.999, "eps": 1e-8}
-    operands = {**base, "first_moment": normal(rng, size), "second_moment": np.abs(normal(rng, size)) + 0.1}
+    operands = {**base, "first_moment": draw(rng, size), "second_moment": np.abs(draw(rng, size)) + 0.1}
     outputs = ["gradient", "parameter", "first_moment", "second_moment"]
     for decoupled in (0, 1):
         of_adam = {**attributes, "decoupled": decoupled}

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from cython_src.kernels.kernel_testing import INSTRUCTION_SETS, fill, random_map, run_kernel
+from cython_src.kernels.kernel_testing import against_float64, fill, random_map
 
 from forktask.cython_src.kernels.maps.nchw import NchwMap
 
@@ -36,8 +36,5 @@ def test_pooling_is_exact(lanes, size):
     ]
     for kernel, operands, outputs, source, target, bounds in cases:
         attributes = {**source.attributes("in"), **target.attributes("out")}
-        expected = run_kernel(kernel, operands, outputs, attributes, bounds, "float64")
-        for instruction_set in INSTRUCTION_SETS:
-            got = run_kernel(kernel, operands, outputs, attributes, bounds, "cpu", instruction_set)
-            for name in outputs:
-                np.testing.assert_array_equal(got[name], expected[name], err_msg=f"{kernel} {instruction_set}")
+        for _, got, expected, what in against_float64(kernel, operands, outputs, attributes, bounds):
+            np.testing.assert_array_equal(got, expected, err_msg=what)

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from cython_src.kernels.kernel_testing import INSTRUCTION_SETS, fill, run_kernel
+from cython_src.kernels.kernel_testing import against_float64, fill
 from cython_src.kernels.nhwc_testing import FEW, boxes, compare, empty_map, gradient_target, random_map, window_cases
 from hypothesis import given
 
@@ -45,8 +45,5 @@ def test_maximum_of_special_numbers(kernel, stride, padding):
     attributes = {**large.attributes("in"), **small.attributes("out")}
     attributes |= {"kernel": kernel, "stride": stride, "padding": padding}
     blocks = [(0, 1, 0, side, 0, 150)]
-    expected = run_kernel("nhwc_pool", operands, ["output", "index"], attributes, blocks, "float64")
-    for name in INSTRUCTION_SETS:
-        got = run_kernel("nhwc_pool", operands, ["output", "index"], attributes, blocks, "cpu", name)
-        np.testing.assert_array_equal(got["output"], expected["output"])
-        np.testing.assert_array_equal(got["index"], expected["index"])
+    for _, got, expected, what in against_float64("nhwc_pool", operands, ["output", "index"], attributes, blocks):
+        np.testing.assert_array_equal(got, expected, err_msg=what)
