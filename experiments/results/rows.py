@@ -641,26 +641,10 @@ class TraceRow(Row, frozen=True, kw_only=True, tag="trace"):
     layers: Annotated[list[dict[str, Any]], says("the same by phase and layer, in ns over the run and all threads")]
 
 
-AnyRow = (
-    RunRow
-    | SessionRow
-    | MachineRow
-    | CapacityRow
-    | PlanRow
-    | RoundsRow
-    | SampleRow
-    | ProfileRow
-    | GpuProfileRow
-    | FailureRow
-    | TraceRow
-    | MetgRow
-    | MetgFailureRow
-    | DurationsRow
-    | EpochRow
-    | TrainedRow
-    | EvaluatedRow
-    | StudyRow
-)
+_OfRuns = RunRow | SessionRow | MachineRow | CapacityRow | PlanRow | RoundsRow
+_OfMeasuring = SampleRow | ProfileRow | GpuProfileRow | FailureRow | TraceRow | MetgRow | MetgFailureRow | DurationsRow
+_OfTraining = EpochRow | TrainedRow | EvaluatedRow | StudyRow
+AnyRow = _OfRuns | _OfMeasuring | _OfTraining
 KINDS: dict[str, type[Row]] = {kind.__struct_config__.tag: kind for kind in get_args(AnyRow)}
 T = TypeVar("T")
 
