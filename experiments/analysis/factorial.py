@@ -99,18 +99,10 @@ def factorial_table(sweep: Sweep) -> pd.DataFrame:
         first, _ = ends_of(names)
         for cell, point in of_cell.items():
             value = sweep.times.time(point)
-            rows.append(
-                {
-                    "plan_id": plan_id,
-                    "threads": threads,
-                    **dict(itertools.zip_longest(FACTORS, cell, fillvalue="")),
-                    "model": point.model,
-                    "time_s": value.value,
-                    "low_s": value.low,
-                    "high_s": value.high,
-                    **interval_columns("ratio", sweep.times.ratio(point, of_cell[first])),
-                }
-            )
+            about = {"plan_id": plan_id, "threads": threads, **dict(itertools.zip_longest(FACTORS, cell, fillvalue=""))}
+            times = {"time_s": value.value, "low_s": value.low, "high_s": value.high}
+            ratio = interval_columns("ratio", sweep.times.ratio(point, of_cell[first]))
+            rows.append({**about, "model": point.model, **times, **ratio})
     return pd.DataFrame(rows)
 
 

@@ -45,19 +45,11 @@ def floor_table(sweep: Sweep) -> pd.DataFrame:
         plan = sweep.plans[plan_id]
         serial = best_serial(sweep, plan_id)
         t1 = sweep.times.time(serial).value if serial else math.nan
-        flops_floor = plan.flops / peak
         roofline = bounds.roofline_floor([(loop.flops, loop.least_bytes) for loop in plan.loops], peak, bandwidth)
-        rows.append(
-            {
-                "plan_id": plan_id,
-                "t1_s": t1,
-                "serial_s": sweep.times.time((plan_id, SERIAL, 1)).value,
-                "flop_floor_s": flops_floor,
-                "roofline_floor_s": roofline,
-                "flop_floor_ratio": t1 / flops_floor if flops_floor else math.nan,
-                "roofline_floor_ratio": t1 / roofline if roofline else math.nan,
-            }
-        )
+        floors = {"flop_floor": plan.flops / peak, "roofline_floor": roofline}
+        own = {"plan_id": plan_id, "t1_s": t1, "serial_s": sweep.times.time((plan_id, SERIAL, 1)).value}
+        own |= {f"{name}_s": floor for name, floor in floors.items()}
+        rows.append(own | {f"{name}_ratio": t1 / floor if floor else math.nan for name, floor in floors.items()})
     return pd.DataFrame(rows)
 
 

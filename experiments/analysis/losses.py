@@ -15,17 +15,7 @@ import numpy as np
 import pandas as pd
 
 from ...cython_src.errors import UsageError
-from ..events.event_states import (
-    ASLEEP,
-    BEHIND_BARRIER,
-    CREATING,
-    CREATION,
-    IN_BLOCK,
-    PREEMPTED,
-    READY,
-    RUNNING,
-    SCHEDULING,
-)
+from ..events import event_states as states
 from ..events.events import EventLog
 from ..results.disturbance import DISTURBED_SHARE
 from ..tables import USABLE, number_column, text_column, text_table, time_column
@@ -149,13 +139,13 @@ def classes_of(events: np.ndarray) -> np.ndarray:
     """Return the class of each event: a number in the order of `LOSSES`; running time counts as useful."""
     state, cause = events["state"], events["cause"]
     names = list(LOSSES)
-    lost = (state == PREEMPTED) | ((state == ASLEEP) & (cause == IN_BLOCK))
+    lost = (state == states.PREEMPTED) | ((state == states.ASLEEP) & (cause == states.IN_BLOCK))
     conditions = {
-        "useful": state == RUNNING,
+        "useful": state == states.RUNNING,
         "preemption": lost,
-        "runtime": np.isin(state, (SCHEDULING, CREATING)) | (cause == CREATION),
-        "imbalance": cause == READY,
-        "barrier": cause == BEHIND_BARRIER,
+        "runtime": np.isin(state, (states.SCHEDULING, states.CREATING)) | (cause == states.CREATION),
+        "imbalance": cause == states.READY,
+        "barrier": cause == states.BEHIND_BARRIER,
     }
     numbers = [names.index(name) for name in conditions]
     return np.select(list(conditions.values()), numbers, names.index("dependence"))

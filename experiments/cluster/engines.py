@@ -9,7 +9,7 @@ from ..results.folder import ResultsWriter
 from ..sweep.comparison import Compared, judge
 from ..sweep.configuration import Configuration
 from ..sweep.status import describe_status, undecided
-from ..tables.progress import say
+from ..tables.progress import continued_by, say
 from .client import measure_on, next_shards
 from .dask_engine import DaskEngine
 from .slurm import SlurmEngine, check_program
@@ -43,13 +43,9 @@ def measure_by(
         chosen = nullcontext(SlurmEngine(configuration, out_dir, command, wait=not detach))
     else:
         chosen = DaskEngine(name.partition(":")[2], configuration, command)
-    with chosen as engine:
-        try:
-            results = measure_on(engine, configuration, out_dir, undecided=undecided)
-        except KeyboardInterrupt:
-            jobs = ", and jobs go on" if name == SLURM else ""
-            say(f"interrupted; what was measured is kept{jobs}. To continue: {command}")
-            raise
+    kept = "what was measured is kept" + ", and jobs go on" * (name == SLURM)
+    with chosen as engine, continued_by(command, lambda: kept):
+        results = measure_on(engine, configuration, out_dir, undecided=undecided)
     if results is None:
         text = f"submitted; `forktask status {out_dir}` shows its progress"
         say(f"{text}, and this command fetches the results: {command}")

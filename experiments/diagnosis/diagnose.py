@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -247,12 +247,4 @@ def _loops_at_the_limit(
     return sorted(slow, reverse=True)
 
 
-LOOKS: tuple[Callable[[Case], Iterator[Finding]], ...] = (
-    _chains,
-    _cycle,
-    _imbalance,
-    _barriers,
-    _creation,
-    _granularity,
-    _bandwidth,
-)
+LOOKS = (_chains, _cycle, _imbalance, _barriers, _creation, _granularity, _bandwidth)

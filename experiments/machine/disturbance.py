@@ -44,13 +44,9 @@ def cgroup_folders(root="/", controller: str = "cpu") -> list[Path]:
         else:
             continue
         for mount in mounts:
-            folder = mount / path.strip("/")
-            while True:
-                if folder.is_dir() and folder not in folders:
-                    folders.append(folder)
-                if folder == mount:
-                    break
-                folder = folder.parent
+            own = mount / path.strip("/")
+            inside = (folder for folder in (own, *own.parents) if folder.is_relative_to(mount))
+            folders += [folder for folder in inside if folder.is_dir() and folder not in folders]
     return folders
 
 
@@ -186,12 +182,8 @@ class Disturbance:
     """
 
     FIELDS = (
-        "pressure_some_us",
-        "others_us",
-        "steal_ticks",
-        "nonvoluntary_switches",
-        "throttled_us",
-        "thermal_throttles",
+        *("pressure_some_us", "others_us", "steal_ticks"),
+        *("nonvoluntary_switches", "throttled_us", "thermal_throttles"),
     )
 
     def __init__(self, root="/"):

@@ -133,9 +133,7 @@ def read_topology(root="/", usable=()) -> dict:
         "known": known,
         "online": online,
         "cpus": cpus,
-        "cores": len({c["core"] for c in cpus}),
-        "sockets": len({c["socket"] for c in cpus}),
-        "nodes": len({c["node"] for c in cpus}),
+        **{f"{part}s": len({c[part] for c in cpus}) for part in ("core", "socket", "node")},
         "threads_per_core": max(len(c["siblings"]) for c in cpus),
     }
 

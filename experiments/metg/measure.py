@@ -68,13 +68,8 @@ def time_graph(job: Mapping[str, Any], work: int) -> dict[str, Any]:
         stepper = Stepper(executor)
         stepper.run(1)
         _, *times = stepper.pass_times(job["target_s"], 1 + job["runs"])
-    return {
-        "work": work,
-        "mean_work": plan.attributes["mean_work"],
-        "num_tasks": plan.num_tasks,
-        "iteration_times_s": times,
-        "prepare_s": prepare_s,
-    }
+    sizes = {"work": work, "mean_work": plan.attributes["mean_work"], "num_tasks": plan.num_tasks}
+    return {**sizes, "iteration_times_s": times, "prepare_s": prepare_s}
 
 
 def measure(job: Mapping[str, Any]) -> Generator[dict[str, bool], Any, dict[str, Any]]:

@@ -35,7 +35,7 @@ from ..sampling.generation import contestant_of, measure_open_ended
 from ..sampling.schedule import Job, Schedule
 from ..subjects.models import DEFAULT_MODELS, MODELS, SERIAL, ModelSpec, built_models, counts_for, parse_models
 from ..tables.numbers import plural
-from ..tables.progress import say
+from ..tables.progress import continued_by, say
 from .graphs import graph_name
 from .table import as_frame, summarise, take_of
 
@@ -111,12 +111,9 @@ def measure_metg(
         if writer.start(new_run("metg", {**config, **settings.as_dict()}, again, **run_environment())):
             say(f"continuing {folder}: {len(results.of(OfGraph))} measurements are there")
         schedule = Schedule("metg", writer.append)
-        try:
+        where = f"measurements are kept in {folder}"
+        with continued_by(again, lambda: f"{len(results.of(MetgRow))} {where}", schedule.say):
             schedule.run(_jobs(points, settings, results, schedule))
-        except KeyboardInterrupt:
-            kept = len(results.of(MetgRow))
-            schedule.say(f"interrupted; {kept} measurements are kept in {folder}. To continue: {again}")
-            raise
         table = summarise(results.of(OfGraph))
     from .figure import draw_all
 

@@ -208,9 +208,7 @@ COLUMNS = (
     Column("METG(50 %), ns", metg_text, True),
     Column("range, ns", _range, True),
     _ns("empty_task_s", "ns per task: empty"),
-    _ns("record_s", "record"),
-    _ns("close_s", "close"),
-    _ns("prepare_s", "prepare"),
+    *(_ns(f"{name}_s", name) for name in ("record", "close", "prepare")),
     USABLE,
 )
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from ...cython_src.affinity import usable_cpus
+from ...cython_src.affinity import kept_affinity, usable_cpus
 from ...cython_src.binding.executor import BaseExecutor
 from ...cython_src.errors import MachineError
 from ..subjects.peer_models import JAX
@@ -67,12 +67,9 @@ class JaxExecutor(BaseExecutor):
     @contextmanager
     def _on_cpus(self) -> Iterator[None]:
         """Let this thread, which computes too, and the threads that it starts use one CPU each."""
-        before = os.sched_getaffinity(0)
-        os.sched_setaffinity(0, self._cpus)
-        try:
+        with kept_affinity():
+            os.sched_setaffinity(0, self._cpus)
             yield
-        finally:
-            os.sched_setaffinity(0, before)
 
     def collect(self) -> bool:
         """Copy parameters, and the losses of all steps so far or the last answer, to where the plan keeps its own."""

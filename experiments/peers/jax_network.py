@@ -69,12 +69,8 @@ def _applied(network: nn.Network, layer: nn.Layer, values: Mapping[str, Any], pa
             x = x.transpose(0, 3, 1, 2).reshape(len(x), -1) if x.ndim == 4 else x  # weights are of channels first
             x = x @ weight.T
             return x if bias is None else x + bias
-        case nn.ReLU():
-            return jax.nn.relu(x)
-        case nn.ReLU6():
-            return jax.nn.relu6(x)
-        case nn.Sigmoid():
-            return jax.nn.sigmoid(x)
+        case nn.ReLU() | nn.ReLU6() | nn.Sigmoid():
+            return getattr(jax.nn, type(layer).__name__.lower())(x)
         case nn.GELU():
             return jax.nn.gelu(x, approximate=True)
         case nn.Add():

@@ -7,24 +7,8 @@ from collections.abc import Callable
 from functools import partial
 
 from ...cython_src.errors import UsageError
-from ...cython_src.networks.layers import (
-    GELU,
-    TYPES,
-    Add,
-    Attention,
-    Embedding,
-    FirstToken,
-    Linear,
-    Network,
-    NoNorm,
-    Positions,
-    ReLU,
-    ReLU6,
-    Sigmoid,
-    SoftmaxCrossEntropy,
-    TiedHead,
-    Trigram,
-)
+from ...cython_src.networks import layers
+from ...cython_src.networks.layers import TYPES, Network
 
 
 def torch_network(spec: Network, fused_attention: bool = True):
@@ -40,7 +24,8 @@ def torch_network(spec: Network, fused_attention: bool = True):
 
     inputs = spec.inputs()
     readers = [name for names in inputs.values() for name in names]
-    kept = {layer.name for layer in spec.layers if isinstance(layer, (ReLU, ReLU6, Sigmoid, Attention))}
+    kinds = layers.ReLU, layers.ReLU6, layers.Sigmoid, layers.Attention
+    kept = {layer.name for layer in spec.layers if isinstance(layer, kinds)}
 
     class Module(nn.Module):
         def __init__(self):
@@ -49,13 +34,13 @@ def torch_network(spec: Network, fused_attention: bool = True):
             # that no later layer reads
             self.steps = []
             for position, (layer, before, after) in enumerate(spec.shapes()):
-                if isinstance(layer, SoftmaxCrossEntropy):
+                if isinstance(layer, layers.SoftmaxCrossEntropy):
                     continue  # The loss computes the softmax.
                 source = inputs[layer.name][0]
                 in_place = readers.count(source) == 1 and source not in kept
                 module, function = _parts_of(self, spec, layer, before, after, in_place, fused_attention)
                 later = {name for other in spec.layers[position + 1 :] for name in inputs[other.name]}
-                flatten = isinstance(layer, Linear) and len(before) == 3
+                flatten = isinstance(layer, layers.Linear) and len(before) == 3
                 unread = [name for name in (*inputs[layer.name], layer.name) if name not in later]
                 self.steps.append((layer.name, flatten, function, inputs[layer.name], unread))
                 if module is not None:
@@ -92,33 +77,33 @@ def _parts_of(root, spec: Network, layer, before, after, in_place: bool, fused_a
     module: nn.Module | None = None
     function: Callable | None = None
     match layer:
-        case ReLU():
+        case layers.ReLU():
             module = nn.ReLU(inplace=in_place)
-        case ReLU6():
+        case layers.ReLU6():
             module = nn.ReLU6(inplace=in_place)
-        case Embedding():
+        case layers.Embedding():
             module = nn.Embedding(spec.token_input.vocabulary, layer.features)
             if layer.positions:
                 places = nn.Embedding(spec.token_input.positions, layer.features)
                 _place(root, layer.positions, places)
                 function = partial(_embedded, module, places)
-        case Positions():
+        case layers.Positions():
             module = nn.Embedding(spec.token_input.positions, before[-1])
             types = nn.Embedding(TYPES, before[-1]) if layer.types else None
             if types is not None:
                 _place(root, layer.types, types)
             function = partial(_with_positions, module, types)
-        case Trigram():
+        case layers.Trigram():
             function = _trigrams
-        case FirstToken():
+        case layers.FirstToken():
             function = _first_token
-        case NoNorm():
+        case layers.NoNorm():
             module = _affine(before[-1])
-        case Attention():
+        case layers.Attention():
             function = partial(attention, heads=layer.heads, causal=layer.causal, fused=fused_attention)
-        case GELU():
+        case layers.GELU():
             function = partial(nn.functional.gelu, approximate="tanh")
-        case TiedHead():
+        case layers.TiedHead():
             table, own = root.get_submodule(layer.embedding), None
             if further := before[-1] - table.embedding_dim:
                 own = nn.Linear(further, after[-1], bias=False)
@@ -127,7 +112,7 @@ def _parts_of(root, spec: Network, layer, before, after, in_place: bool, fused_a
             if bias is not None:
                 _container(root, layer.name.split(".")).register_parameter("bias", bias)
             function = partial(_tied_product, table, own, bias)
-        case Add():
+        case layers.Add():
             pass
         case _ if module := layer.pytorch(nn, before):
             pass

@@ -181,8 +181,7 @@ def _sentence(name: str, plan: Mapping[str, Any], fault: Mapping[str, str], is_g
     if not is_graph:
         remedy = (
             f"this is an error of forktask, not of yours; please report it to whoever gave you this copy, with the "
-            f"network and these options: "
-            f"{describe(plan_options(plan))}"
+            f"network and these options: {describe(plan_options(plan))}"
         )
     return (
         f"a plan must compute the same in every legal order of its blocks, that of {name} does not: {where}"

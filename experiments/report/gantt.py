@@ -23,17 +23,7 @@ from ..analysis.windows import LogWindow, typical
 from ..events.event_states import IN_BLOCK, LOCK, RUNNING
 from ..events.events import read_events
 from ..tables.numbers import format_time, plural
-from .figures.style import (
-    COLORS,
-    COLUMN_WIDTH_IN,
-    LINE,
-    TALLEST_IN,
-    add_legend,
-    blank_figure,
-    in_style,
-    marked,
-    write_lines,
-)
+from .figures import style
 
 MAX_DRAWN = 60_000  # boxes of a picture; shorter ones are left out first, and the caption says so
 MAX_VECTOR = 4_000  # boxes of a picture that a PDF or SVG holds as shapes; more become images inside it
@@ -42,7 +32,7 @@ MOST_BESIDE = 4  # windows of several plans in a picture
 BESIDE_IN = {"double": 1.2, "single": 1.35}  # inches of the legend, the axis and the title
 LABEL_IN = {"double": 0.1, "single": 0.07}  # height of a thread's number
 NUMBER_IN = 0.63, 0.09  # width and height of an iteration's number, in inches
-PHASE_COLORS, OTHER_COLOR = {"forward": COLORS[9], "backward": COLORS[0]}, (0.35, 0.35, 0.35)
+PHASE_COLORS, OTHER_COLOR = {"forward": style.COLORS[9], "backward": style.COLORS[0]}, (0.35, 0.35, 0.35)
 LANE, IDLE = 0.86, 0.5  # heights of a block and of idle time, of the distance between two threads
 
 # What a thread does between blocks, in the order of the legend: name, colour. Waits for locks are no loss of their own.
@@ -76,14 +66,14 @@ def draw_gantt(
 ) -> Figure:
     """Draw windows one below the other on one time axis. Those with `names` of their own in place of their models' are
     drawn plain: nothing where threads wait, and no iterations. Raises `UsageError`: another column."""
-    check_choice("the column", column, COLUMN_WIDTH_IN)
+    check_choice("the column", column, style.COLUMN_WIDTH_IN)
     plain = bool(names)
     names = names or _names(windows)
     beside = 0.62 if column == "double" else 0.42
     heights = [_lane_in(window, column) * window.log.threads + beside for window in windows]
-    with in_style():
+    with style.in_style():
         tall = sum(heights) + BESIDE_IN[column]
-        figure = blank_figure(column, min(tall, TALLEST_IN) if column == "single" else tall)
+        figure = style.blank_figure(column, min(tall, style.TALLEST_IN) if column == "single" else tall)
         axes = figure.subplots(len(windows), 1, sharex=True, squeeze=False, height_ratios=heights)[:, 0]
         kinds, length_ns = set(), axis_length_ns(windows)
         unit = ("µs", 1e3) if length_ns < 2e6 else ("ms", 1e6)
@@ -100,9 +90,9 @@ def draw_gantt(
         handles = [Patch(color=color, label=phase) for phase, color in PHASE_COLORS.items()]
         handles.append(Patch(color=OTHER_COLOR, label="load, update"))
         handles += [Patch(color=color, label=label) for kind, (label, color) in IDLE_KINDS.items() if kind in kinds]
-        add_legend(figure, column, handles, 4)
+        style.add_legend(figure, column, handles, 4)
         if title:
-            write_lines(figure, [title], column)
+            style.write_lines(figure, [title], column)
         figure.get_layout_engine().execute(figure)
         figure.set_layout_engine(None)
     return figure
@@ -138,7 +128,7 @@ def _draw_iterations(axis, window: LogWindow, unit, column: str) -> None:
     """Outline each iteration: a bracket above the threads, from its first block to the end of its last, with its number
     where there is room for it."""
     rows: list[int] = []  # end of the last bracket in each row
-    least = NUMBER_IN[0] / COLUMN_WIDTH_IN[column]
+    least = NUMBER_IN[0] / style.COLUMN_WIDTH_IN[column]
     high = max(0.42, NUMBER_IN[1] / _lane_in(window, column))
     end = axis.get_xlim()[1]
     for iteration, start, stop in window.spans():
@@ -161,7 +151,7 @@ def _draw_iterations(axis, window: LogWindow, unit, column: str) -> None:
 
 
 def _names(windows: Sequence[LogWindow]) -> list[str]:
-    return [marked(model_label(window.log.model), had_cpus(window.log)) for window in windows]
+    return [style.marked(model_label(window.log.model), had_cpus(window.log)) for window in windows]
 
 
 def _label(axis, window: LogWindow, name: str, cut: bool, column: str) -> None:
@@ -171,7 +161,7 @@ def _label(axis, window: LogWindow, name: str, cut: bool, column: str) -> None:
     if wide:
         text += " per iteration"
         text += f"; goes on to {format_time(window.length_ns * 1e-9)}" if cut else ""
-    axis.set_title(textwrap.fill(text, LINE[column]), fontsize=7.5 if wide else 6.5, pad=3 if wide else 1)
+    axis.set_title(textwrap.fill(text, style.LINE[column]), fontsize=7.5 if wide else 6.5, pad=3 if wide else 1)
     kind = "" if threads > 4 else "thread "
     every = math.ceil(LABEL_IN[column] / _lane_in(window, column))
     axis.set_yticks(range(0, threads, every), [f"{kind}{w}" for w in range(0, threads, every)])
@@ -238,6 +228,6 @@ def draw_traces(
         told = [value if axis == NETWORK else f"{axis} {value}" for axis, value in swept.items()]
         names.append(", ".join([sweep.label(row.model), plural(row.threads, "thread"), *told]))
     windows = [typical(read_events(Path(folder, row.path)), 1) for row in rows]
-    names = [marked(name, had_cpus(window.log)) for name, window in zip(names, windows, strict=True)]
+    names = [style.marked(name, had_cpus(window.log)) for name, window in zip(names, windows, strict=True)]
     figure = draw_gantt(windows, column=column, title=text if title else "", names=names)
     return figure, gantt_text(windows, text, names)

@@ -15,26 +15,8 @@ from typing import Any
 
 import pandas as pd
 
-from ..analysis import factorial
-from ..analysis.accounting import (
-    BUSY,
-    accounting_table,
-    faster_blocks,
-    layer_table,
-    phase_table,
-    phases_of,
-    unlike_text,
-)
+from ..analysis import accounting, costs, factorial
 from ..analysis.comparisons import PER, axis_table, interference_table, node_limits, own_best_table, recovered_text
-from ..analysis.costs import (
-    block_counts,
-    block_sentences,
-    cost_table,
-    counter_sentences,
-    counter_table,
-    gpu_table,
-    memory_table,
-)
 from ..analysis.estimates import EQUIVALENCE_BAND
 from ..analysis.limits import bound_table, floor_table
 from ..analysis.names import axis_label, model_label, value_text
@@ -228,15 +210,16 @@ def _sections_of_plan(sweep: Sweep, plan_id: str) -> Iterator[Section]:
     title = f"The ladder from fork-join to tasks, {rungs[0]['threads']} threads" if rungs else ""
     yield part(title, table("ladder", columns.LADDER, rungs), figures=("ladder",))
 
-    phases = table("phases", columns.phase_columns(phases_of(sweep, plan_id)), phase_table(sweep))
-    about, texts = phase_sentences(phases.rows), unlike_text(sweep, plan_id)
+    shown = columns.phase_columns(accounting.phases_of(sweep, plan_id))
+    phases = table("phases", shown, accounting.phase_table(sweep))
+    about, texts = phase_sentences(phases.rows), accounting.unlike_text(sweep, plan_id)
     yield part("Phases of a step", phases, figures=("run_time",), about=about, answers=texts)
-    gpu = table("gpu", columns.GPU, gpu_table(sweep))
+    gpu = table("gpu", columns.GPU, costs.gpu_table(sweep))
     if any(row["threads"] > 1 for row in gpu.rows):  # of the host
         gpu = replace(gpu, columns=(columns.MODEL, columns.THREADS, *columns.GPU[1:]))
     yield part("Models of a GPU", gpu, about=[gpu_text(sweep)])
     serial = {"plan_id": plan_id, "model": SERIAL, "threads": 1}
-    layers = [{**serial, **row} for row in records_of(layer_table(sweep, plan_id))]
+    layers = [{**serial, **row} for row in records_of(accounting.layer_table(sweep, plan_id))]
     step = f"Shares of the serial run of this plan, {format_time(sum(row['time_s'] for row in layers))}."
     shown = table("layers", columns.LAYER, layers)
     yield part("Layers, serial", shown, figures=("layers", "layer_times"), about=[step])
@@ -248,12 +231,12 @@ def _sections_of_plan(sweep: Sweep, plan_id: str) -> Iterator[Section]:
     title, texts = "Where the time of the threads went, in logged runs", _logging(sweep, plan_id)
     yield part(title, *tables, figures=("losses", "gantt"), answers=texts)
 
-    costs = records_of(cost_table(sweep), plan_id)
-    shown = table("costs", columns.COST, costs if any(math.isfinite(row["prepare_s"]) for row in costs) else [])
+    once = records_of(costs.cost_table(sweep), plan_id)
+    shown = table("costs", columns.COST, once if any(math.isfinite(row["prepare_s"]) for row in once) else [])
     yield part("One-time costs", shown)
     bounds = table("bounds", columns.BOUND, bound_table(sweep))
     yield part("Bounds on the time of a step, from serial block durations", bounds, in_terminal=False)
-    accounts = table("accounting", columns.ACCOUNT, accounting_table(sweep))
+    accounts = table("accounting", columns.ACCOUNT, accounting.accounting_table(sweep))
     title = "Measured time against the floor from its own block durations"
     yield part(title, accounts, about=[ACCOUNTED])
     tables = (
@@ -265,15 +248,15 @@ def _sections_of_plan(sweep: Sweep, plan_id: str) -> Iterator[Section]:
     beside = [row for row in records_of(interference_table(sweep), plan_id) if row["hogs"]]
     shown = table("interference", columns.INTERFERENCE, beside)
     yield part("With competing processes", shown, figures=("interference",))
-    memory = table("memory", columns.MEMORY, memory_table(sweep))
+    memory = table("memory", columns.MEMORY, costs.memory_table(sweep))
     yield part("Peak resident memory of a measuring process, and what it is for", memory, in_terminal=False)
-    counters = table("counters", columns.COUNTERS, counter_table(sweep))
-    title, texts = "Hardware counters and energy of the timed runs, medians", counter_sentences(sweep)
+    counters = table("counters", columns.COUNTERS, costs.counter_table(sweep))
+    title, texts = "Hardware counters and energy of the timed runs, medians", costs.counter_sentences(sweep)
     yield part(title, counters, about=texts)
-    counts = zip(("kernel", "thread"), block_counts(sweep, plan_id), strict=True)
+    counts = zip(("kernel", "thread"), costs.block_counts(sweep, plan_id), strict=True)
     tables = [Table(f"counters by {what}", columns.block_counter_columns(what, rows), rows) for what, rows in counts]
-    title, texts = "Events in blocks, by kernel and by thread, medians of runs of their own", block_sentences(sweep)
-    yield part(title, *tables, about=texts, in_terminal=False, folded=True)
+    title = "Events in blocks, by kernel and by thread, medians of runs of their own"
+    yield part(title, *tables, about=costs.block_sentences(sweep), in_terminal=False, folded=True)
 
 
 def _sections_of_calls(sweep: Sweep, plan_id: str) -> Iterator[Section]:
@@ -284,8 +267,8 @@ def _sections_of_calls(sweep: Sweep, plan_id: str) -> Iterator[Section]:
     busy = samples.groupby(["model", "threads"])["cpus_busy"].median()
     rows = [{**row, "cpus_busy": busy[row["model"], row["threads"]]} for row in speed_rows(sweep, plan_id)]
     yield part("On every number of threads", Table("speed", columns.CALL, rows), figures=("turns", "handover"))
-    costs = [row for row in records_of(cost_table(sweep), plan_id) if math.isfinite(row["prepare_s"])]
-    yield part("One-time costs: setup, and the first call", Table("costs", columns.CALL_COST, costs))
+    once = [row for row in records_of(costs.cost_table(sweep), plan_id) if math.isfinite(row["prepare_s"])]
+    yield part("One-time costs: setup, and the first call", Table("costs", columns.CALL_COST, once))
     beside = [row for row in records_of(interference_table(sweep), plan_id) if row["hogs"]]
     shown = Table("interference", columns.INTERFERENCE, beside)
     yield part("With competing processes", shown, figures=("interference",))
@@ -298,10 +281,10 @@ def _logging(sweep: Sweep, plan_id: str) -> list[str]:
         return []
     folder = rows[-1].path.partition("/events/")[0]
     files = ", ".join(f"`{folder}/{name}`" for name in TRACE_FILES)
-    costs = [f"{overhead_text(row.overhead, row.overheads)} ({model_label(row.model)})" for row in rows]
+    spent = [f"{overhead_text(row.overhead, row.overheads)} ({model_label(row.model)})" for row in rows]
     sentences = [
         f"Each model ran once more with its event log on. Pictures, losses, and traces for other tools: {files}.",
-        f"Logging changed the time of a run by {', '.join(costs)}.",
+        f"Logging changed the time of a run by {', '.join(spent)}.",
     ]
     if not all(row.losses.against_serial for row in rows):
         sentences.append("Without a serial run all running time counts as useful.")
@@ -357,7 +340,7 @@ def _closing_sections(sweep: Sweep) -> list[Section]:
 def phase_sentences(rows: Sequence[Mapping[str, Any]]) -> list[str]:
     """Return what wall and busy times of phases are, for the models among rows of `phase_table`."""
     text = "Wall: from the end of the phase before to its own end; the phases add up to the step."
-    if busy := dict.fromkeys(model_label(row["model"]) for row in rows if row["timed"] == BUSY):
+    if busy := dict.fromkeys(model_label(row["model"]) for row in rows if row["timed"] == accounting.BUSY):
         text += f" Busy: time in blocks, mean over the threads, of {'; '.join(busy)}, whose phases run into each "
         text += "other: waiting belongs to none of them and is left out."
     return [text]
@@ -365,7 +348,8 @@ def phase_sentences(rows: Sequence[Mapping[str, Any]]) -> list[str]:
 
 def speed_rows(sweep: Sweep, plan_id: str) -> list[dict[str, Any]]:
     """Return the rows of `speed_table` of a plan, with the reasons of efficiencies above 1."""
-    return [
-        {**row, "above_one": faster_blocks(sweep, (plan_id, row["model"], row["threads"]), row["efficiency"])}
-        for row in records_of(speed_table(sweep), plan_id)
-    ]
+
+    def above_one(row: Mapping[str, Any]) -> str:
+        return accounting.faster_blocks(sweep, (plan_id, row["model"], row["threads"]), row["efficiency"])
+
+    return [{**row, "above_one": above_one(row)} for row in records_of(speed_table(sweep), plan_id)]

@@ -43,14 +43,8 @@ from .rows import (
 )
 
 SAMPLES = "samples.jsonl"
-CHANGEABLE = (
-    "repeats",
-    "budget_s",
-    "sessions",
-    "every_s",
-    "check",
-    "nodes",
-)  # options of measuring that may change when a run goes on
+# Options of measuring that may change when a run goes on.
+CHANGEABLE = ("repeats", "budget_s", "sessions", "every_s", "check", "nodes")
 # How `append` begins a row, and the first one of a file: a half-written row has this beginning or a part of it.
 ROW_BEGIN, FIRST_ROW_BEGIN = b'{"kind":"', b'{"kind":"run"'
 # Failures that a second attempt would only repeat: a continued run does not try these configurations again.

@@ -50,13 +50,10 @@ AskedFor = msgspec.defstruct(
     "AskedFor",
     [
         *((field.name, list[field.kind], []) for field in fields(PlanOptions)),
-        ("title", Text, ""),
-        ("data", Text, ""),
-        ("network", list[Name], []),
-        ("models", list[Name], []),
+        *((name, Text, "") for name in ("title", "data")),
+        *((name, list[Name], []) for name in ("network", "models", "inject")),
         ("threads", list[Number], []),
         ("interference", list[Count], []),
-        ("inject", list[Name], []),
         ("repeats", Number, 1),
         ("budget_s", Amount, 0.0),
         ("simulate", Annotated[int, Meta(ge=0, le=1024)], 0),
@@ -175,14 +172,8 @@ class MachineRow(Row, frozen=True, kw_only=True, tag="machine"):
 NOT_MEASURED = MachineRow(
     node=NOWHERE,
     instruction_set="",
-    peak_flops_per_s_1thread=None,
-    median_flops_per_s_1thread=None,
-    frequency_hz=None,
-    flops_per_cycle=None,
-    bandwidth_bytes_per_s={},
-    cache_bandwidth_bytes_per_s={},
-    capacity={},
-    capacity_beside={},
+    **dict.fromkeys(("peak_flops_per_s_1thread", "median_flops_per_s_1thread", "frequency_hz", "flops_per_cycle")),
+    **{name: {} for name in ("bandwidth_bytes_per_s", "cache_bandwidth_bytes_per_s", "capacity", "capacity_beside")},
     disturbance={},
     elapsed_s=0.0,
 )
@@ -650,26 +641,10 @@ class TraceRow(Row, frozen=True, kw_only=True, tag="trace"):
     layers: Annotated[list[dict[str, Any]], says("the same by phase and layer, in ns over the run and all threads")]
 
 
-AnyRow = (
-    RunRow
-    | SessionRow
-    | MachineRow
-    | CapacityRow
-    | PlanRow
-    | RoundsRow
-    | SampleRow
-    | ProfileRow
-    | GpuProfileRow
-    | FailureRow
-    | TraceRow
-    | MetgRow
-    | MetgFailureRow
-    | DurationsRow
-    | EpochRow
-    | TrainedRow
-    | EvaluatedRow
-    | StudyRow
-)
+_OfRuns = RunRow | SessionRow | MachineRow | CapacityRow | PlanRow | RoundsRow
+_OfMeasuring = SampleRow | ProfileRow | GpuProfileRow | FailureRow | TraceRow | MetgRow | MetgFailureRow | DurationsRow
+_OfTraining = EpochRow | TrainedRow | EvaluatedRow | StudyRow
+AnyRow = _OfRuns | _OfMeasuring | _OfTraining
 KINDS: dict[str, type[Row]] = {kind.__struct_config__.tag: kind for kind in get_args(AnyRow)}
 T = TypeVar("T")
 

@@ -235,11 +235,7 @@ def _profile(job: Mapping[str, Any], bound=None) -> dict[str, Any]:
 
 def measure(job: Mapping[str, Any]):
     """Measure a sample, a trace, or a profile."""
-    if job["kind"] == "sample":
-        return measure_sample(job)
-    if job["kind"] == "trace":
-        return measure_trace(job)
-    return _profile(job)
+    return {"sample": measure_sample, "trace": measure_trace, "profile": _profile}[job["kind"]](job)
 
 
 if __name__ == "__main__":

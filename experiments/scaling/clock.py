@@ -415,14 +415,8 @@ def run_null(claim: str, side: Side, limit: float, number: int, *, budget_s: flo
         verdicts.append(run_clock_test(claim, (side, side), limit, budget_s=budget_s, bench=bench).verdict)
         say(f"{claim}: {done} of {number} claims of identical code")
     counts = {verdict: verdicts.count(verdict) for verdict in (FAIL, INCONCLUSIVE)}
-    return {
-        "kind": "null",
-        "claim": claim,
-        "limit": limit,
-        "claims": number,
-        "elapsed_s": bench.now() - start,
-        **counts,
-    }
+    about = {"kind": "null", "claim": claim, "limit": limit, "claims": number}
+    return {**about, "elapsed_s": bench.now() - start, **counts}
 
 
 def describe_null(rows: Sequence[Mapping[str, Any]]) -> str:

@@ -31,24 +31,11 @@ from ..tables import (
 )
 from ..tables.numbers import percent, time
 from ..training.phase_times import COLUMNS as PHASE_COLUMNS
+from . import tables
 from .configuration import Study, axis_text
 from .figures import FIGURES
 from .figures import title as title_of
 from .running import StudyResults
-from .tables import (
-    agreement,
-    data_notes,
-    data_sentences,
-    disturbance_warnings,
-    energy_sentences,
-    epoch_table,
-    failures,
-    loader_table,
-    loading_table,
-    machine_sentence,
-    pretrained_sentences,
-    run_table,
-)
 
 PHASES_SAID = (
     "Load is gathering a batch, and reading or decoding its images where they are not in memory. Wall times are of "
@@ -68,29 +55,29 @@ LOADING_SAID = (
 
 def build(results: StudyResults) -> Report:
     """Return the report of a study."""
-    sentences, wrong = agreement(results)
+    sentences, wrong = tables.agreement(results)
     study, names = results.study, _names(results)
-    runs = run_table(results)
-    told = data_sentences(results) + energy_sentences(results)
+    runs = tables.run_table(results)
+    told = tables.data_sentences(results) + tables.energy_sentences(results)
     phases = [row for row in runs if row["phases_timed"]]
-    failed = Table("failures", [*names, *map(text_column, ("seed", "reason", "message"))], failures(results))
+    failed = Table("failures", [*names, *map(text_column, ("seed", "reason", "message"))], tables.failures(results))
     loading = (
-        Table("loading", [*names, *LOADING], loading_table(results)),
-        Table("loaders", LOADERS, loader_table(results)),
+        Table("loading", [*names, *LOADING], tables.loading_table(results)),
+        Table("loaders", LOADERS, tables.loader_table(results)),
     )
     sections = [
         section("How to read it", sentences=[study.how_to_read] if study.how_to_read else [], in_terminal=False),
-        section("Pretrained weights", sentences=pretrained_sentences(results)),
+        section("Pretrained weights", sentences=tables.pretrained_sentences(results)),
         section("Runs", Table("runs", [*names, *_run_columns(study)], runs), about=told, answers=sentences),
         section("Phases of an epoch", Table("phases", [*names, *PHASES], phases), about=[PHASES_SAID]),
         section("Loading image files", *loading, sentences=[LOADING_SAID] if results.loading else []),
         section("Curves", figures=tuple(FIGURES), plan_id="study", in_terminal=False),
         section("What did not run or did not fit", failed),
-        environment_section(results.run, machine_sentence(results)),
+        environment_section(results.run, tables.machine_sentence(results)),
     ]
     title = f"{study.title}: {len(results.done())} of {len(results.found)} runs"
-    warnings = wrong + disturbance_warnings(results, runs)
-    return Report(title, facts_of(results.run, study.title, data=""), data_notes(results), warnings, sections)
+    warnings = wrong + tables.disturbance_warnings(results, runs)
+    return Report(title, facts_of(results.run, study.title, data=""), tables.data_notes(results), warnings, sections)
 
 
 def write_study_report(
@@ -102,22 +89,23 @@ def write_study_report(
     report = build(results)
     pictures = []
     (out / FIGURE_FOLDER).mkdir(exist_ok=True)
-    write_table(out / "epochs.csv", epoch_table(results))
-    write_table(out / "runs.csv", pd.DataFrame(run_table(results)))
+    write_table(out / "epochs.csv", tables.epoch_table(results))
+    write_table(out / "runs.csv", pd.DataFrame(tables.run_table(results)))
     for name in FIGURES:
         with suppress(Lacking):
             figure, caption = drawn_figure(results, name, "double")
             svg = save_all(figure, out / FIGURE_FOLDER / name, formats, _caption_file(results, report, caption))
             pictures.append(DrawnFigure("study", name, svg, caption))
     write_atomically(out / "report.html", render_html(report, pictures))
-    tables = json.dumps(render_json(report), indent=1)
-    write_atomically(out / "report.json", tables + "\n")
-    return tables if as_json else render_text(report, whole) + f"{out}: report.html, runs.csv, epochs.csv, figures\n"
+    text = json.dumps(render_json(report), indent=1)
+    write_atomically(out / "report.json", text + "\n")
+    return text if as_json else render_text(report, whole) + f"{out}: report.html, runs.csv, epochs.csv, figures\n"
 
 
 def _caption_file(results: StudyResults, report: Report, caption: str) -> str:
     """Return the text beside a figure: its caption, and how its numbers came about."""
-    method = [results.study.title, machine_sentence(results), *data_sentences(results), *report.notes, *report.warnings]
+    method = [results.study.title, tables.machine_sentence(results), *tables.data_sentences(results)]
+    method += [*report.notes, *report.warnings]
     return "\n\n".join([caption, "\n".join(method)]) + "\n"
 
 
@@ -167,10 +155,8 @@ def _run_columns(study: Study) -> list[Column]:
         USABLE,
         Column("energy/epoch", lambda row: time(row["joules_per_epoch"], "J"), True),
         _rate("samples_per_s", "samples/s"),
-        number_column("train_loss", digits=4),
-        number_column("valid_loss", digits=4),
-        percent_column("valid_error", digits=2),
-        percent_column("test_accuracy", digits=2),
+        *(number_column(name, digits=4) for name in ("train_loss", "valid_loss")),
+        *(percent_column(name, digits=2) for name in ("valid_error", "test_accuracy")),
         Column("over seeds (%)", spread, True),
         *(Column(text, lambda row, name=name: time(row[name]) or "not reached", True) for name, text in goals.items()),
         size_column("peak_bytes", "peak memory"),
@@ -187,10 +173,8 @@ def _spread(row: dict[str, Any]) -> str:
 
 LOADING = (
     _rate("samples_per_s", "images/s"),
-    _rate("loading_per_s", "loading alone"),
-    _rate("training_per_s", "training alone"),
-    number_column("of_lower"),
-    number_column("of_both"),
+    *(_rate(f"{part}_per_s", f"{part} alone") for part in ("loading", "training")),
+    *map(number_column, ("of_lower", "of_both")),
     USABLE,
 )
 LOADERS = (
@@ -198,9 +182,7 @@ LOADERS = (
     _rate("images_per_s", "images/s"),
     USABLE,
     size_column("peak_bytes", "memory"),
-    size_column("libraries_bytes", "libraries"),
-    size_column("loader_bytes", "loader"),
-    size_column("workers_bytes", "workers"),
+    *(size_column(f"{part}_bytes", part) for part in ("libraries", "loader", "workers")),
 )
 PHASES = (
     text_column("phases_timed"),

@@ -17,7 +17,7 @@ from ..results.training_rows import LoadingFailureRow, LoadingRow, TrainingFailu
 from ..sampling.child import measure_in_process, run_environment, sample_environment
 from ..sampling.schedule import Job, Schedule
 from ..tables.numbers import plural
-from ..tables.progress import say
+from ..tables.progress import continued_by, say
 from ..training.dataset import check_there
 from .configuration import Study, Training, study_of
 from .loaders import COMMAND as LOADERS_COMMAND
@@ -104,11 +104,8 @@ def run_study(study: Study, out: Path, command: str, report: Callable[[str], Non
         writer.start(new_run("study", study.as_dict(), command, study.how_to_read, **run_environment()), CHANGEABLE)
         schedule = Schedule("study", writer.append)
         jobs = [*_jobs(study, out, writer.results, partial(schedule.say, write=report))]
-        try:
+        with continued_by(command, lambda: f"runs that are done stay in {out}"):
             schedule.run(jobs, len(jobs))
-        except KeyboardInterrupt:
-            say(f"interrupted; runs that are done stay in {out}. To continue: {command}")
-            raise
         return found_results(study, writer.results)
 
 

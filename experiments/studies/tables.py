@@ -72,6 +72,7 @@ def run_table(results: StudyResults) -> list[dict[str, Any]]:
         quiet = here if not here["usable"].any() else here[here["usable"]]
         phases = [name for name in PHASE_COLUMNS if name in here]
         epoch_time = float(quiet["epoch_time_s"].median())
+        rest = (quiet["epoch_time_s"] - quiet[phases].sum(axis=1)).clip(lower=0)
         rows.append(
             {
                 **run.axes,
@@ -86,21 +87,15 @@ def run_table(results: StudyResults) -> list[dict[str, Any]]:
                 "samples_per_s": ends[0].samples_per_epoch / epoch_time,
                 "joules_per_epoch": float(here["joules"].median()) if "joules" in here else np.nan,
                 **{name: float(here[name].median()) for name in GPU_COLUMNS if name in here},
-                "train_loss": float(last["train_loss"].median()),
-                "valid_loss": float(last["valid_loss"].median()),
+                **{name: float(last[name].median()) for name in ("train_loss", "valid_loss")},
                 "valid_error": float(last["error_rate"].median()),
                 "test_accuracy": float(np.median(accuracies)),
                 "test_accuracy_min": min(accuracies),
                 "test_accuracy_max": max(accuracies),
-                "peak_bytes": float(np.median([end.peak_bytes for end in ends])),
-                "loader_bytes": float(np.median([end.loader_bytes for end in ends])),
+                **{name: float(np.median([getattr(e, name) for e in ends])) for name in ("peak_bytes", "loader_bytes")},
                 "phases_timed": ends[0].phases_timed,
                 **{name: float(quiet[name].median()) for name in phases},
-                **(
-                    {"rest_s": float((quiet["epoch_time_s"] - quiet[phases].sum(axis=1)).clip(lower=0).median())}
-                    if phases
-                    else {}
-                ),
+                **({"rest_s": float(rest.median())} if phases else {}),
                 "libraries_bytes": float(np.median(before)),
                 **{f"time_to_{accuracy:g}": _time_to(here, accuracy) for accuracy in results.study.options.accuracy},
             }

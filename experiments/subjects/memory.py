@@ -27,18 +27,14 @@ from .models import ModelSpec, options_for
 
 # Role of a buffer -> its name in tables.
 KINDS = {
-    "parameter": "weights",
-    "statistic": "weights",
+    **dict.fromkeys(("parameter", "statistic"), "weights"),
     "optimizer_state": "optimiser",
     "gradient": "gradients",
-    "activation": "activations",
-    "input": "activations",
+    **dict.fromkeys(("activation", "input"), "activations"),
     "arena": "activations and gradients, shared",
     "packed": "packed weights",
     "temporary": "temporaries",
-    "dataset": "data and logs",
-    "table": "data and logs",
-    "log": "data and logs",
+    **dict.fromkeys(("dataset", "table", "log"), "data and logs"),
 }
 GRAPH = "plan and graph"
 # Layers whose results are written in any plan; others may be joined to them, or to those that read them.

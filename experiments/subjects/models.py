@@ -34,38 +34,15 @@ TASKING_OPTIONS = ("creation", "barrier", "placement")
 MODELS: dict[str, ExecutionModel] = {
     model.name: model
     for model in (
-        forkjoin.SERIAL,
-        forkjoin.FORKJOIN,
-        forkjoin.JOBLIB,
-        tasking.TASKS,
-        tasking.TASKGRAPH,
-        tasking.TASKITER,
-        forkjoin.OPENMP_TASKS,
-        forkjoin.TBB,
-        forkjoin.TASKFLOW,
-        forkjoin.STARPU,
-        forkjoin.OMPSS2,
-        forkjoin.GPU_FORKJOIN,
-        forkjoin.GPU_STREAM,
-        tasking.GPU_TASKS,
-        tasking.GPU_TASKGRAPH,
-        tasking.GPU_TASKITER,
-        forkjoin.GPU_HOSTLOAD,
-        tasking.GPU_BOTH,
-        TORCH,
-        GPU_TORCH,
-        JAX,
-        FUNCTION,
-        PROGRAM,
+        *(forkjoin.SERIAL, forkjoin.FORKJOIN, forkjoin.JOBLIB, tasking.TASKS, tasking.TASKGRAPH, tasking.TASKITER),
+        *(forkjoin.OPENMP_TASKS, forkjoin.TBB, forkjoin.TASKFLOW, forkjoin.STARPU, forkjoin.OMPSS2),
+        *(forkjoin.GPU_FORKJOIN, forkjoin.GPU_STREAM, tasking.GPU_TASKS, tasking.GPU_TASKGRAPH, tasking.GPU_TASKITER),
+        *(forkjoin.GPU_HOSTLOAD, tasking.GPU_BOTH, TORCH, GPU_TORCH, JAX, FUNCTION, PROGRAM),
     )
 }
 DEFAULT_GPU_MODELS = (
-    "gpu_forkjoin",
-    "gpu_stream",
-    "gpu_tasks",
-    "gpu_tasks:taskwait=none",
-    "gpu_taskgraph",
-    "gpu_taskiter",
+    *("gpu_forkjoin", "gpu_stream"),
+    *("gpu_tasks", "gpu_tasks:taskwait=none", "gpu_taskgraph", "gpu_taskiter"),
 )
 # In place of models: all forms of fork-join, of which the fastest is the reference; all outside runtimes that are here.
 REFERENCE, OUTSIDE = "reference", "outside"

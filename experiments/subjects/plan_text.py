@@ -39,9 +39,7 @@ def network_sizes(network: Network) -> dict[str, Any]:
         if not isinstance(layer, SoftmaxCrossEntropy):
             activations += 4 * math.prod(after)
     return {
-        "name": network.name,
-        "input_shape": network.input_shape,
-        "num_classes": network.num_classes,
+        **{name: getattr(network, name) for name in ("name", "input_shape", "num_classes")},
         "num_layers": len(network.layers),
         "num_parameters": network.num_parameters,
         "forward_flops": forward,

@@ -22,6 +22,7 @@ from ..tables.progress import format_seconds
 from .configuration import Configuration
 
 OF_LOOPS = tuple(name for name in Loop.__struct_fields__ if name != "least_bytes")
+OF_PLANS = ("flops", "bytes", "num_tasks", "iteration_stride", "deterministic")
 STARTUP_S = 0.7  # start of a measuring process on a CPU: interpreter, NumPy, plan; for the expected duration only
 LIMITS_S = 3.0  # measurement of the machine's limits
 GUESSED_FLOPS_PER_S = 1e11  # rate of one thread; for the expected duration only
@@ -39,14 +40,9 @@ def plan_row(plan_id: str, plan: Mapping[str, Any]) -> PlanRow:
             Loop(**{name: getattr(loop, name) for name in OF_LOOPS}, least_bytes=lowered.least_bytes(loop))
             for loop in lowered.loops
         ],
-        flops=lowered.flops,
-        bytes=lowered.bytes,
-        num_tasks=lowered.num_tasks,
-        num_edges=graph.num_edges,
-        num_joins=graph.num_joins,
+        **{name: getattr(lowered, name) for name in OF_PLANS},
+        **{name: getattr(graph, name) for name in ("num_edges", "num_joins")},
         memory_bytes=lowered.memory_bytes(),
-        iteration_stride=lowered.iteration_stride,
-        deterministic=lowered.deterministic,
         num_parameters=len(lowered.attributes.get("parameters", ())),
         layers_id="" if own_plan(plan["network"]) else get_network(plan["network"]).layers_id,
     )

@@ -38,7 +38,7 @@ from ..results.rows import (
 from ..results.turns import SESSION_PAUSE_S, groups_of, moved_groups
 from ..sampling.schedule import Job, Schedule
 from ..tables.numbers import plural
-from ..tables.progress import format_seconds, say
+from ..tables.progress import continued_by, format_seconds, say
 from .configuration import Configuration, Shard
 from .expected import generation_s
 from .shards import Answers, Means, Site, missing_shards
@@ -98,12 +98,8 @@ class SweepRunner:
         measure, now = self.configuration.measure, site.clock.now()
         wait_s = max(begun + measure.every_s - now, SESSION_PAUSE_S + PROCESS_S)
         say(f"session {number} of {measure.sessions} is measured; the next one begins in {format_seconds(wait_s)}")
-        try:
+        with continued_by(self.command_line, lambda: f"{number} of {plural(measure.sessions, 'session')} are kept"):
             site.clock.sleep(wait_s)
-        except KeyboardInterrupt:
-            kept = f"{number} of {plural(measure.sessions, 'session')} are kept"
-            say(f"interrupted; {kept}. To continue: {self.command_line}")
-            raise
 
     def _measure_session(self, site: Site, writer: ResultsWriter, number: int, missing: Sequence[Shard]) -> None:
         """Measure what is missing of a session; its last row says that it is whole, unless another attempt may mend
@@ -129,13 +125,10 @@ class SweepRunner:
         budget_s = measure.budget_s if self.undecided else 0.0
         schedule = Schedule("measuring", writer.append, budget_s=budget_s or math.inf, now=site.clock.now)
         measured = partial(self._measure, schedule, site, Answers(results.rows, measure.rtol), set())
-        try:
-            total = len(missing) if self.shards is None and schedule.budget_s == math.inf else 0
+        total = len(missing) if self.shards is None and schedule.budget_s == math.inf else 0
+        where = f"measurements are kept in {self.out_dir}"
+        with continued_by(self.command_line, lambda: f"{len(results.finished())} {where}"):
             schedule.run(self._jobs(schedule, results, site.plans, measured), total)
-        except KeyboardInterrupt:
-            kept = f"{len(results.finished())} measurements are kept in {self.out_dir}"
-            say(f"interrupted; {kept}. To continue: {self.command_line}")
-            raise
         may_mend = any(row.reason not in LASTING_FAILURES for row in standing_failures(results))
         if self.shards is None and not may_mend and (budget_s or not self._missing(results)):
             writer.append(self._end(site, results))

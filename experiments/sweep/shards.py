@@ -309,19 +309,16 @@ def check_same_answer(sample: SampleRow, first: SampleRow) -> SampleRow | Failur
     differing = [what for what, equal in same.items() if not equal]
     if not differing:
         return sample
-    if sample.model.model.is_call:
-        return _failed(
-            sample,
-            "mismatch",
-            f"it must return the same as {label(first.model)} on {plural(first.threads, 'thread')}, and returned "
-            f"something else; mend it, allow rounding by --rtol, or do not compare results by --no-compare-results",
-        )
-    return _failed(
-        sample,
-        "mismatch",
+    text = (
         f"{' and '.join(differing)} after {sample.check_iterations} iterations are not those of {first.model} on "
-        f"{plural(first.threads, 'thread')}, generation {first.repetition + 1}, as they must be bit for bit",
+        f"{plural(first.threads, 'thread')}, generation {first.repetition + 1}, as they must be bit for bit"
     )
+    if sample.model.model.is_call:
+        text = (
+            f"it must return the same as {label(first.model)} on {plural(first.threads, 'thread')}, and returned "
+            f"something else; mend it, allow rounding by --rtol, or do not compare results by --no-compare-results"
+        )
+    return _failed(sample, "mismatch", text)
 
 
 def check_near_answer(

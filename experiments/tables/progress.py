@@ -5,6 +5,8 @@ from __future__ import annotations
 import io
 import sys
 import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 
 def format_seconds(seconds: float) -> str:
@@ -24,6 +26,16 @@ def say(message: str) -> None:
     """Print a line for people; to standard error, so that tables and JSON on standard output stay clean."""
     if sys.stderr is not None:  # a program may have none
         print(f"forktask: {message}", file=sys.stderr, flush=True)
+
+
+@contextmanager
+def continued_by(command: str, kept: Callable[[], str], write: Callable[[str], object] = say) -> Iterator[None]:
+    """Say, where Ctrl-C ends a `with` block, what is kept by then and which command goes on."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        write(f"interrupted; {kept()}. To continue: {command}")
+        raise
 
 
 class ProgressBar:

@@ -146,14 +146,8 @@ def _metadata(kind: str, process: int, thread: int, name: str) -> dict:
 
 
 def _block(process: int, thread: int, start_ns: int, stop_ns: int, name: str) -> dict:
-    return {
-        "ph": "X",
-        "pid": process,
-        "tid": thread,
-        "ts": start_ns / 1e3,
-        "dur": (stop_ns - start_ns) / 1e3,
-        "name": name,
-    }
+    times_us = {"ts": start_ns / 1e3, "dur": (stop_ns - start_ns) / 1e3}
+    return {"ph": "X", "pid": process, "tid": thread, **times_us, "name": name}
 
 
 NO_STATE_COLOR = (255, 255, 255)

@@ -22,17 +22,9 @@ from ...cython_src.networks.layers import Network
 from ...cython_src.reading import home_expanded, open_regular
 from ..images.packed import CHANNELS
 from ..images.source import table_of_counts
+from . import dataset
 from .config import TrainingConfig
-from .dataset import (
-    SPLIT_SEED,
-    VALID_FRACTION,
-    Dataset,
-    check_memory,
-    check_spec,
-    check_there,
-    stratified_split,
-    synthetic_count,
-)
+from .dataset import Dataset, stratified_split
 from .folders import KINDS, load_folder
 
 SIDE = 32
@@ -77,7 +69,7 @@ def load_data(
         Unknown spec; a folder or file that is missing, truncated, damaged or of another format, with the byte
         offset.
     """
-    kind, argument = check_spec(spec, SPECS)
+    kind, argument = dataset.check_spec(spec, SPECS)
     options = options or TrainingConfig()
     if kind not in KINDS and (options.image_size or options.load != "memory"):
         raise UsageError(
@@ -90,7 +82,7 @@ def load_data(
         return _make_synthetic(argument, network)
     if kind in KINDS:
         return load_folder(kind, argument, network, options, progress, check)
-    check_there(spec)
+    dataset.check_there(spec)
     folder = home_expanded(argument)
     return _load_idx(folder, check) if kind == "idx" else _load_cifar(folder, kind, check)
 
@@ -168,7 +160,7 @@ def _with_split(name, title, parts, class_names, grey, check) -> Dataset:
     pixels = np.concatenate([pixels for _, pixels in parts])
     num_test = len(parts[-1][0])
     first_test = len(labels) - num_test
-    train, valid = stratified_split(np.arange(first_test), labels, VALID_FRACTION)
+    train, valid = stratified_split(np.arange(first_test), labels, dataset.VALID_FRACTION)
     data = Dataset(
         name=name,
         description=f"{title}, {len(train)} + {len(valid)} + {num_test} images",
@@ -185,13 +177,13 @@ def _with_split(name, title, parts, class_names, grey, check) -> Dataset:
 
 
 def _make_synthetic(argument: str, network: Network | None) -> Dataset:
-    count = synthetic_count(argument)
+    count = dataset.synthetic_count(argument)
     num_other = max(count // 10, 1)
     total = count + 2 * num_other
     shape, classes = (network.input_shape, network.num_classes) if network else ((CHANNELS, SIDE, SIDE), 10)
     what = f"the images of --data synthetic:{count}, of shape {shape},"
-    check_memory(4 * total * math.prod(shape), what, "use fewer")
-    generator = np.random.default_rng(SPLIT_SEED)
+    dataset.check_memory(4 * total * math.prod(shape), what, "use fewer")
+    generator = np.random.default_rng(dataset.SPLIT_SEED)
     images = aligned_empty((total, *shape), np.float32)
     generator.standard_normal(out=images, dtype=np.float32)
     labels = generator.integers(0, classes, total, dtype=np.int32)

@@ -27,19 +27,9 @@ from ...analysis.names import model_label
 from ...analysis.sweep import Sweep
 from ...subjects.models import ModelSpec
 from ...tables.numbers import plural
+from . import style
 from .axes import BAND, cross_out, equivalence_band, series, value_axis, x_axis
-from .style import (
-    COLUMN_WIDTH_IN,
-    CROSSED,
-    GREY,
-    ModelStyle,
-    add_legend,
-    finish,
-    marker_look,
-    new_figure,
-    panel_title,
-    write_lines,
-)
+from .style import GREY, ModelStyle
 
 FEWEST_PLACES = 2  # numbers of threads over which lines are drawn; of fewer the largest is shown, in rows
 ROW_IN, LINES_IN = 0.16, 1.9  # heights of a row, and of a panel of lines
@@ -183,7 +173,7 @@ def thread_axis(sweep: Sweep, counts: Sequence[int]) -> tuple[str, dict[float, s
 def drawn(chart: Chart, column: str = "double", title: bool = True, ax: Any = None) -> Figure:
     """Draw a chart as a figure, or a chart of one panel into axes. Raises `UsageError`: another column, or axes for a
     chart of several panels."""
-    check_choice("the column", column, COLUMN_WIDTH_IN)
+    check_choice("the column", column, style.COLUMN_WIDTH_IN)
     chart = replace(chart, panels=[replace(panel, rows=_complete(panel.rows)) for panel in chart.panels])
     count, in_rows = len(chart.panels), not chart.x
     if ax is not None and count > 1:
@@ -196,10 +186,10 @@ def drawn(chart: Chart, column: str = "double", title: bool = True, ax: Any = No
     dodge = max((_marks_in_row(chart, panel) for panel in chart.panels), default=1) if in_rows else 1
     lines = [_shown_name(name, column).split("\n") for _, name in itertools.chain(*lists)]
     longest = max((len(line) for line in itertools.chain(*lines)), default=0)
-    names_in = min(NAME_IN[column] * longest, 0.42 * COLUMN_WIDTH_IN[column]) if in_rows else AXIS_IN
+    names_in = min(NAME_IN[column] * longest, 0.42 * style.COLUMN_WIDTH_IN[column]) if in_rows else AXIS_IN
 
     def room_in(across: int) -> float:
-        return (COLUMN_WIDTH_IN[column] - names_in * (1 if shared else across)) / across - 0.1
+        return (style.COLUMN_WIDTH_IN[column] - names_in * (1 if shared else across)) / across - 0.1
 
     across = min(chart.across or count, count)
     if column == "single":
@@ -213,13 +203,13 @@ def drawn(chart: Chart, column: str = "double", title: bool = True, ax: Any = No
     handles = [*_handles(chart, in_rows), *chart.handles]
     if ax is None:
         share = "all" if same else "none"
-        figure, axes = new_figure(column, count, height, across, share, chart.widths)
+        figure, axes = style.new_figure(column, count, height, across, share, chart.widths)
     else:
         figure, axes = ax.figure, [ax]
     ends = _ends(chart.panels) if chart.same_scale else None
     for number, (axis, panel) in enumerate(zip(axes, chart.panels, strict=True)):
         if panel.title:
-            panel_title(axis, _wrapped(panel.title, int(room / 0.065) - 4))
+            style.panel_title(axis, _wrapped(panel.title, int(room / 0.065) - 4))
         if panel.paint:
             panel.paint(axis, column)
             continue
@@ -242,10 +232,10 @@ def drawn(chart: Chart, column: str = "double", title: bool = True, ax: Any = No
     if ax is not None:
         ax.legend(handles=handles, fontsize=6.5) if handles else None
         return figure
-    if handles or any(line.get_gid() == CROSSED for axis in axes for line in axis.lines):
-        add_legend(figure, column, handles)
-    write_lines(figure, ["; ".join(filter(None, chart.facts))] if title and chart.facts else [], column)
-    return finish(figure)
+    if handles or any(line.get_gid() == style.CROSSED for axis in axes for line in axis.lines):
+        style.add_legend(figure, column, handles)
+    style.write_lines(figure, ["; ".join(filter(None, chart.facts))] if title and chart.facts else [], column)
+    return style.finish(figure)
 
 
 def _complete(rows: pd.DataFrame) -> pd.DataFrame:
@@ -399,7 +389,7 @@ def _mark(look: ModelStyle, hollow: bool = False) -> dict[str, Any]:
     """Return how a mark looks, also one that is a stroke."""
     if look.marker == "|":
         return {"marker": "|", "markersize": 9}
-    return {"markersize": 4, **marker_look(look, hollow)}
+    return {"markersize": 4, **style.marker_look(look, hollow)}
 
 
 def _draw_arrow(axis, value: float, place: float, above: bool, color: object) -> None:

@@ -62,7 +62,7 @@ BESIDE_IN, LINE_IN = 0.95, 0.14  # inches of title, legend and axis, and of each
 LINE = {"double": 115, "single": 62}  # characters of a line above the panels
 SETTINGS = {
     "font.family": ["DejaVu Sans"],
-    "text.usetex": False,
+    **dict.fromkeys(("text.usetex", "legend.frameon", "figure.constrained_layout.use"), False),
     **dict.fromkeys(("font.size", "axes.labelsize", "axes.titlesize", "figure.titlesize"), 8),
     **dict.fromkeys(("legend.fontsize", "legend.title_fontsize", "xtick.labelsize", "ytick.labelsize"), 7),
     **dict.fromkeys(("axes.linewidth", "xtick.major.width", "ytick.major.width"), 0.6),
@@ -73,13 +73,10 @@ SETTINGS = {
     "grid.color": "0.9",
     "axes.titlelocation": "left",
     "axes.titlepad": 4,
-    "legend.frameon": False,
     "axes.unicode_minus": True,
-    "pdf.fonttype": 42,
-    "ps.fonttype": 42,
+    **dict.fromkeys(("pdf.fonttype", "ps.fonttype"), 42),
     "svg.fonttype": "path",
     "svg.hashsalt": "forktask",
-    "figure.constrained_layout.use": False,
     "savefig.dpi": 300,
     "figure.dpi": 100,
     "text.hinting": "none",  # measured as wide as it is drawn
