@@ -288,7 +288,10 @@ class SlurmEngine:
         requested = [
             f"--job-name=forktask-{self._folder.name}",
             f"--array=0-{len(tasks) - 1}",
-            *("--nodes=1", "--ntasks=1", "--requeue", "--open-mode=append"),
+            "--nodes=1",
+            "--ntasks=1",
+            "--requeue",
+            "--open-mode=append",
             f"--signal=B:USR1@{options.end_before_s}",
             f"--output={folder}/%a.log",
             f"--chdir={Path.cwd()}",

@@ -18,8 +18,15 @@ from ...cython_src.plan.barriers import barrier_after
 from ...cython_src.plan.dependences import TaskGraph
 
 STATES = (
-    *("running", "scheduling", "creating", "waiting_ready", "waiting_none"),
-    *("barrier", "lock", "asleep", "preempted"),
+    "running",
+    "scheduling",
+    "creating",
+    "waiting_ready",
+    "waiting_none",
+    "barrier",
+    "lock",
+    "asleep",
+    "preempted",
 )
 (RUNNING, SCHEDULING, CREATING, WAITING_READY, WAITING_NONE, BARRIER, LOCK, ASLEEP, PREEMPTED) = range(len(STATES))
 # What a worker waits for: a predecessor of every task that is left; nothing, a ready task stands elsewhere; a barrier,
@@ -27,8 +34,15 @@ STATES = (
 CAUSES = ("dependence", "ready", "barrier", "creation", "block")
 DEPENDENCE, READY, BEHIND_BARRIER, CREATION, IN_BLOCK = range(len(CAUSES))
 STATE_DTYPE = np.dtype(
-    [(name, "<i8") for name in ("start_ns", "stop_ns", "iteration")]
-    + [("task", "<i4"), ("worker", "<i2"), ("state", "u1"), ("cause", "u1")]
+    [
+        ("start_ns", "<i8"),
+        ("stop_ns", "<i8"),
+        ("iteration", "<i8"),
+        ("task", "<i4"),
+        ("worker", "<i2"),
+        ("state", "u1"),
+        ("cause", "u1"),
+    ]
 )
 # A task that is handed on is ready for some hundred ns: no worker could have begun it sooner.
 HANDING_ON_NS = 500

@@ -182,8 +182,12 @@ class Disturbance:
     """
 
     FIELDS = (
-        *("pressure_some_us", "others_us", "steal_ticks"),
-        *("nonvoluntary_switches", "throttled_us", "thermal_throttles"),
+        "pressure_some_us",
+        "others_us",
+        "steal_ticks",
+        "nonvoluntary_switches",
+        "throttled_us",
+        "thermal_throttles",
     )
 
     def __init__(self, root="/"):

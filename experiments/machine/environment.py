@@ -32,8 +32,18 @@ PACKAGES = ("numpy", "threadpoolctl", "joblib", "pandas", "matplotlib", "seaborn
 # imported so far. Of the variables only those that cripple a library count (`environment_id`). Kinds of cores follow
 # from the topology, and a node may be started again.
 VOLATILE = (
-    *("node", "load_average", "pressure_some_percent", "memory", "memory_of_nodes", "own_bytes_by_node"),
-    *("clock", "libraries", "variables", "perf_counters", "board", "core_kinds"),
+    "node",
+    "load_average",
+    "pressure_some_percent",
+    "memory",
+    "memory_of_nodes",
+    "own_bytes_by_node",
+    "clock",
+    "libraries",
+    "variables",
+    "perf_counters",
+    "board",
+    "core_kinds",
 )
 # Variables in which schedulers tell a job its node: Slurm, and pods of Kubernetes that are given it.
 SCHEDULERS_NAMES = ("SLURMD_NODENAME", "NODE_NAME")
