@@ -14,19 +14,10 @@ import pandas as pd
 
 from ...cython_src.plan.barriers import BARRIERS
 from ..subjects.models import SERIAL, ModelSpec
+from . import speeds
 from .estimates import FASTER, MIN_GENERATIONS, NOT_USABLE, SAME, UNDECIDED, Estimate
 from .names import GRANULARITY, INTERFERENCE, NETWORK, model_label, plan_beside, value_text
-from .speeds import (
-    RATIO,
-    Pair,
-    estimate_of,
-    forkjoin_of,
-    interval_columns,
-    is_usable,
-    on_most_threads,
-    ratio_rows,
-    speed_table,
-)
+from .speeds import Pair, interval_columns, ratio_rows
 from .sweep import Point, Sweep, capacity_of, kept
 
 # Axes along which the work grows, and what times are compared for: a row of the step's input.
@@ -47,12 +38,12 @@ def own_best_table(sweep: Sweep) -> pd.DataFrame:
     fork-join form at its own best granularity. Choosing the best of several by the same samples flatters each side a
     little.
     """
-    speeds = speed_table(sweep)
-    problems = speeds["plan_id"].map(sweep.problem_name)
-    speeds = speeds.assign(problem=problems, gpu=[model.is_gpu for model in speeds["model"]])
-    speeds = speeds[[not model.again for model in speeds["model"]]]  # each is compared with itself, on its plan
+    table = speeds.speed_table(sweep)
+    problems = table["plan_id"].map(sweep.problem_name)
+    table = table.assign(problem=problems, gpu=[model.is_gpu for model in table["model"]])
+    table = table[[not model.again for model in table["model"]]]  # each is compared with itself, on its plan
     pairs = []
-    for (_, _, gpu), group in speeds.groupby(["problem", "threads", "gpu"], sort=False):
+    for (_, _, gpu), group in table.groupby(["problem", "threads", "gpu"], sort=False):
         if group["plan_id"].nunique() < 2:
             continue
         best = group.loc[group.groupby("model")["time_s"].idxmin()].to_dict("records")
@@ -66,7 +57,7 @@ def own_best_table(sweep: Sweep) -> pd.DataFrame:
     rows = ratio_rows(sweep, pairs)
     for row in rows:
         row["reference_granularity"] = sweep.records[row["reference_plan_id"]][GRANULARITY] if row["reference"] else ""
-        row["usable"] = is_usable(sweep, Point(*map(row.get, Point._fields)))
+        row["usable"] = speeds.is_usable(sweep, Point(*map(row.get, Point._fields)))
     rows.sort(key=lambda row: (row["problem"], row["threads"], sweep.rank(row["model"])))
     return pd.DataFrame(rows)
 
@@ -140,7 +131,7 @@ def interference_table(sweep: Sweep) -> pd.DataFrame:
             continue
         about = {"plan_id": row["reference_plan_id"], **{name: row[name] for name in ("threads", "model", "hogs")}}
         measured = sweep.machine.capacity_beside.get(str(row["threads"]), {}).get(str(row["hogs"]), math.nan)
-        left, slowdown = measured if row["hogs"] else 1.0, estimate_of(row)
+        left, slowdown = measured if row["hogs"] else 1.0, speeds.estimate_of(row)
         loss = Estimate(*(end * left - 1 for end in (slowdown.value, slowdown.low, slowdown.high)), slowdown.count)
         columns = interval_columns("slowdown", slowdown) | interval_columns("loss", loss)
         rows.append({**about, "capacity": left, **columns, "usable": row["usable"]})
@@ -188,8 +179,8 @@ def ladder_table(sweep: Sweep, plan_id: str) -> pd.DataFrame:
     above_low, above_high (time over that of the rung above), above_verdict. NaN and "" where there is nothing to
     compare with.
     """
-    speeds, threads = on_most_threads(speed_table(sweep)[lambda table: table["plan_id"] == plan_id])
-    own = {row["model"]: row for row in speeds.to_dict("records")}
+    rows, threads = speeds.on_most_threads(speeds.speed_table(sweep)[lambda table: table["plan_id"] == plan_id])
+    own = {row["model"]: row for row in rows.to_dict("records")}
     models = [model for model in rungs(sweep, plan_id) if model in own]
     points = [Point(plan_id, model, threads) for model in models]
     pairs = [Pair(point, points[max(place - 1, 0) : place]) for place, point in enumerate(points)]
@@ -197,9 +188,9 @@ def ladder_table(sweep: Sweep, plan_id: str) -> pd.DataFrame:
         {
             **{name: own[row["model"]][name] for name in ("model", "threads", "time_s", "low_s", "high_s", "usable")},
             "takes": _takes(row["reference"], row["model"]),
-            **interval_columns("above", estimate_of(row)),
+            **interval_columns("above", speeds.estimate_of(row)),
             "above_verdict": row["verdict"],
-            **{name: own[row["model"]][name] for name in RATIO},
+            **{name: own[row["model"]][name] for name in speeds.RATIO},
         }
         for row in ratio_rows(sweep, pairs)
     )
@@ -239,7 +230,7 @@ def recovered_table(sweep: Sweep) -> pd.DataFrame:
         and point.threads > 1
         and (point.plan_id, SERIAL, 1) in sweep.turns
     ]
-    forms = {(point.plan_id, point.threads): forkjoin_of(sweep, point) for point in points}
+    forms = {(point.plan_id, point.threads): speeds.forkjoin_of(sweep, point) for point in points}
     shares = {
         (plan_id, threads): sweep.times.ratio_to_fastest(Point(plan_id, SERIAL, 1), own).divided_by(threads)
         for (plan_id, threads), own in forms.items()
@@ -248,7 +239,7 @@ def recovered_table(sweep: Sweep) -> pd.DataFrame:
     pairs = [Pair(point, forms[key]) for point in points if (key := (point.plan_id, point.threads)) in shares]
     rows: list[dict[str, Any]] = []
     for row in ratio_rows(sweep, pairs):
-        ratio, busy = estimate_of(row), shares[row["plan_id"], row["threads"]]
+        ratio, busy = speeds.estimate_of(row), shares[row["plan_id"], row["threads"]]
         known = 1 - busy.value >= LEAST_LOSS
         rows.append(
             {
@@ -287,7 +278,7 @@ def recovered_text(sweep: Sweep, plan_id: str) -> str:
     )
     if busy["busy_high"] - busy["busy_low"] > WIDEST:
         return f"{text}: too little is known to say what can be gained; measure longer, or on a quiet machine."
-    if not is_usable(sweep, Point(plan_id, SERIAL, 1)):
+    if not speeds.is_usable(sweep, Point(plan_id, SERIAL, 1)):
         return f"{text}, by a serial run that is not usable: nothing is said of what can be gained; measure again."
     named = ([row for row in rows if row["model"] in SAID] or rows)[:MOST_SAID]
     if busy["busy"] >= 1 - LEAST_LOSS:

@@ -17,6 +17,7 @@ from msgspec import structs
 from ...cython_src.errors import UsageError
 from ...cython_src.lowering.options import Granularity
 from ...cython_src.networks.own import look_above
+from ..results import turns
 from ..results.disturbance import DISTURBED_SHARE, disturbed_share, stopped_text
 from ..results.folder import read_results, wrong_models
 from ..results.nodes import check_nodes
@@ -36,18 +37,6 @@ from ..results.rows import (
     SampleRow,
     TraceRow,
     values_of,
-)
-from ..results.turns import (
-    MOVED_TIMES,
-    STEADY_LOAD,
-    QuietTimes,
-    groups_of,
-    handovers_of,
-    is_loaded,
-    judge_rounds,
-    mostly_in,
-    quiet_times,
-    separate_sessions,
 )
 from ..subjects.models import counts_for
 from ..tables.numbers import format_time, moved_text, plural
@@ -75,7 +64,7 @@ def sweep_from_rows(rows: Sequence[Row], partial: str = "") -> Sweep:
     may not be pooled, or of several instruction sets of the CPU; other weights than the rest of a plan on its device;
     devices whose losses differ by more than rounding; a row of an unknown plan."""
     by_kind: dict[type, list[Any]] = {kind: [] for kind in KINDS.values()}
-    rows, session_of = separate_sessions(rows)
+    rows, session_of = turns.separate_sessions(rows)
     for row in _separate_interference(rows):
         by_kind[type(row)].append(row)
     wrong = wrong_models(by_kind[SampleRow], by_kind[FailureRow])
@@ -99,8 +88,8 @@ def sweep_from_rows(rows: Sequence[Row], partial: str = "") -> Sweep:
     _check_profiles(profiles, plans)
     timed = [row for row in samples if row.step_time_s > 0]
     untimed = [row for row in samples if row.step_time_s <= 0]
-    quiet = quiet_times(groups_of(timed, by_kind[RoundsRow]))
-    turns = {(plan_id, model, threads): own for (plan_id, _, model, threads), own in quiet.times.items()}
+    quiet = turns.quiet_times(turns.groups_of(timed, by_kind[RoundsRow]))
+    times = {(plan_id, model, threads): own for (plan_id, _, model, threads), own in quiet.times.items()}
     sweep = Sweep(
         run=runs[-1],
         plans=plans,
@@ -110,7 +99,7 @@ def sweep_from_rows(rows: Sequence[Row], partial: str = "") -> Sweep:
         gpu_profiles=[row for row in by_kind[GpuProfileRow] if not _is_left_out(row, quiet)],
         failures=failures,
         traces=by_kind[TraceRow],
-        turns=turns,
+        turns=times,
         quiet=quiet,
         session_of=session_of,
         rounds=by_kind[RoundsRow],
@@ -118,7 +107,7 @@ def sweep_from_rows(rows: Sequence[Row], partial: str = "") -> Sweep:
         machines=by_kind[MachineRow],
         nodes={row.node.name: row for row in runs if row.node.name in {sample.node.name for sample in samples}},
         node_of={row.repetition: row.node.name for row in samples},
-        disturbed_points=mostly_in(turns, quiet.disturbed),
+        disturbed_points=turns.mostly_in(times, quiet.disturbed),
         partial=partial,
         warnings=warnings,
     )
@@ -133,7 +122,7 @@ def sweep_from_rows(rows: Sequence[Row], partial: str = "") -> Sweep:
             f"All times of {model_label(model)}, {sweep.problem_name(plan_id)}, are left out: it computed something "
             "else than the others, and no time of a wrong computation is shown."
         )
-    alone = {(plan_id, model, threads) for plan_id, _, model, threads in quiet.elsewhere} - turns.keys()
+    alone = {(plan_id, model, threads) for plan_id, _, model, threads in quiet.elsewhere} - times.keys()
     for plan_id, points in groupby(sorted(alone), itemgetter(0)):
         named = _points_text(sweep, plan_id, points)
         warnings.append(f"No row of {named}: only generations that are left out have measured it.")
@@ -145,10 +134,10 @@ def sweep_from_rows(rows: Sequence[Row], partial: str = "") -> Sweep:
     return sweep
 
 
-def _is_left_out(row: ProfileRow | GpuProfileRow, quiet: QuietTimes) -> bool:
+def _is_left_out(row: ProfileRow | GpuProfileRow, quiet: turns.QuietTimes) -> bool:
     """Return whether the times of a profile's generation are left out: it is of another state of the host."""
-    turns = quiet.elsewhere.get((row.plan_id, row.interference, row.model, row.threads), ())
-    return any(generation == row.repetition for generation, *_ in turns)
+    own = quiet.elsewhere.get((row.plan_id, row.interference, row.model, row.threads), ())
+    return any(generation == row.repetition for generation, *_ in own)
 
 
 def coarse_plans(sweep: Sweep) -> list[str]:
@@ -343,7 +332,7 @@ def disturbance_warnings(sweep: Sweep) -> list[str]:
                 f"machine that does not change."
             )
     sentences += _clock_text(sweep)
-    disturbed = sum(len(judge_rounds(row).disturbed) for row in sweep.rounds)
+    disturbed = sum(len(turns.judge_rounds(row).disturbed) for row in sweep.rounds)
     total = sum(len(row.wall_s) for row in sweep.rounds)
     if disturbed:
         sentences.append(
@@ -352,10 +341,10 @@ def disturbance_warnings(sweep: Sweep) -> list[str]:
             f"time, threads that waited for a CPU)."
         )
     alone = [] if sweep.config.get("oversubscribe") else [row for row in sweep.rounds if not row.interference]
-    if beside := {row.repetition for row in alone if is_loaded(row)}:
+    if beside := {row.repetition for row in alone if turns.is_loaded(row)}:
         cause = "the CPU quota held them up" if stopped else "other programs ran meanwhile"
         sentences.append(
-            f"Threads waited for a CPU for more than {STEADY_LOAD:.0%} of the time in {len(beside)} of "
+            f"Threads waited for a CPU for more than {turns.STEADY_LOAD:.0%} of the time in {len(beside)} of "
             f"{plural(len({row.repetition for row in alone}), 'generation')}: {cause}. Under constant load no round is "
             f"an outlier, and step times hold for such a machine alone; measure again on an idle one."
         )
@@ -368,8 +357,8 @@ def disturbance_warnings(sweep: Sweep) -> list[str]:
     if moved := sweep.quiet.moved:
         count = len({row.repetition for row in sweep.rounds})
         sentences.append(moved_text(moved.values(), len({generation for generation, _ in moved}), count))
-    for own in () if moved else handovers_of(groups_of((), sweep.rounds)).values():
-        if (handovers := sorted(own.values()))[-1] > MOVED_TIMES * handovers[0]:
+    for own in () if moved else turns.handovers_of(turns.groups_of((), sweep.rounds)).values():
+        if (handovers := sorted(own.values()))[-1] > turns.MOVED_TIMES * handovers[0]:
             sentences.append(
                 f"A hand-over through a cache line took {format_time(handovers[0])} to {format_time(handovers[-1])}, "
                 f"depending on the generation. No distance of the CPUs is the usual one, so that no generation is left "
