@@ -9,13 +9,12 @@ import json
 from pathlib import Path
 
 import numpy as np
-from msgspec import structs
 
 from forktask.cython_src.lowering.options import PlanOptions
 from forktask.experiments.analysis.load import load, sweep_from_rows
 from forktask.experiments.report.rendering import render_json, render_text
 from forktask.experiments.report.sections import build
-from forktask.experiments.results.rows import NOT_MEASURED, parse_row
+from forktask.experiments.results.rows import parse_row
 
 LAYERS = (  # layer, phase, blocks per 16 images, GFLOP an image, relative cost
     ("load", "load", 0.0, 0.2),
@@ -117,12 +116,15 @@ OTHERS = {
         "pressure_us": [0],
     },
     "machine": {
-        **structs.asdict(NOT_MEASURED),
         "node": NODE,
         "instruction_set": "avx512",
         **dict.fromkeys(("peak_flops_per_s_1thread", "median_flops_per_s_1thread"), PEAK),
         "frequency_hz": 3e9,
         "flops_per_cycle": 64.0,
+        **{
+            name: {} for name in ("bandwidth_bytes_per_s", "cache_bandwidth_bytes_per_s", "capacity", "capacity_beside")
+        },
+        "disturbance": {},
         "elapsed_s": 1.0,
     },
     "plan": {
