@@ -13,7 +13,7 @@ from cython_src.networks_for_tests import fill
 from gpu.fake_gpu import emulator, traffic
 from gpu.nvrtc import compile_for
 
-from cython_src.kernels import kernel_testing, nhwc_testing
+from cython_src.kernels import kernel_testing
 from cython_src.kernels.convolution import test_nhwc
 from cython_src.kernels.depthwise import test_nhwc as test_depthwise
 from forktask.cython_src.binding.bind import bind
@@ -227,7 +227,7 @@ def test_convolutions_of_any_geometry(parts, monkeypatch):
 @pytest.mark.parametrize(("kernel", "stride"), [(3, 1), (3, 2), (5, 2), (7, 3), (19, 4)])
 def test_depthwise_convolutions_in_tiles(kernel, stride, monkeypatch):
     """Check maps of several tiles, of eight rows or fewer, against the NumPy forms in float64."""
-    monkeypatch.setattr(nhwc_testing, "INSTRUCTION_SETS", ("cuda",))
+    monkeypatch.setattr(kernel_testing, "INSTRUCTION_SETS", ("cuda",))
     window = {"kernel": kernel, "stride": stride, "padding": kernel // 2}
     large = NhwcMap("large", 2, 70, 23, 19, 1)
     small = replace(large, name="small", height=-(-23 // stride), width=-(-19 // stride))
@@ -259,7 +259,7 @@ def test_memory_and_products_of_a_launch_are_counted(monkeypatch):
 @pytest.mark.cxx
 def test_gradients_through_a_norm_and_a_depthwise_convolution(monkeypatch):
     """Check windows of any geometry, and maps of several tiles, against the NumPy forms in float64."""
-    monkeypatch.setattr(nhwc_testing, "INSTRUCTION_SETS", ("cuda",))
+    monkeypatch.setattr(kernel_testing, "INSTRUCTION_SETS", ("cuda",))
     test_depthwise.test_norm_backward()
     for stride, before in itertools.product((1, 2), (False, True)):
         large = NhwcMap("large", 2, 20, 37, 70)

@@ -28,8 +28,7 @@ from forktask.experiments.subjects.models import make_executor, storage_for
 @pytest.fixture
 def form(request, monkeypatch):
     """A CUDA form in place of the CPU's instruction sets."""
-    modules = (kernel_testing, test_attention, test_elements, test_embedding, test_linear, test_norm)
-    for module in (*modules, test_loss):
+    for module in (kernel_testing, test_attention, test_embedding, test_linear, test_loss):
         monkeypatch.setattr(module, "INSTRUCTION_SETS", (request.param,))
 
 
