@@ -138,16 +138,18 @@ def test_a_stage_ends_at_its_cap(tools, tmp_path):
         assert {"./summary.csv", "./logs/warm"} <= {*packed.getnames()}
 
 
+@pytest.mark.torch
 def test_layers_of_pytorch_are_those_of_our_networks(monkeypatch):
     """Check the convolutions and products that are timed: twelve in three passes, and eight; and their operations, by
     PyTorch's own count."""
-    counter = pytest.importorskip("torch.utils.flop_counter")
+    from torch.utils.flop_counter import FlopCounterMode
+
     monkeypatch.syspath_prepend(ROOT / "tools" / "gpu_day")
     layers = importlib.import_module("layers")
     names = []
     for channels_last in (False, True):
         for network, layer, multiply_adds, call in layers.calls(2, "cpu", channels_last):
-            with counter.FlopCounterMode(display=False) as counted:
+            with FlopCounterMode(display=False) as counted:
                 call()
             pairs = re.fullmatch(
                 r"layers.\d.conv2.weight_gradient", layer

@@ -366,7 +366,7 @@ def test_the_time_of_marked_regions_counts(code):
     assert subprocess.run([code / "marked"], capture_output=True, check=True).stdout == b""
     rows, _ = compared(programs={"whole": "sleep 0.005", "marked": "./marked"})
     (row,) = (row for row in rows[SampleRow] if label(row.model) == "marked")
-    assert 0.002 <= row.step_time_s < 0.015 and not rows[FailureRow]
+    assert min(*row.short_times_s, *row.long_times_s) >= 0.002 and row.step_time_s < 0.022 and not rows[FailureRow]
     shutil.rmtree("out")
     rows, _ = compared(programs={"open": "./marked open"})
     assert "marks of a region must be begin and end in turn" in rows[FailureRow][0].message
