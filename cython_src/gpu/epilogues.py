@@ -77,7 +77,8 @@ def fused(
         return products
     fuse, function = _FUSED[kernel]
     blocks = tuple(fuse(p, attributes, b, operands) for p, b in zip(products.blocks, bounds, strict=True))
-    return Products(blocks, function) if all(p and offers(p) for p in blocks) else products
+    there = all(blocks) and all(map(offers, {p.form for p in blocks if p}))
+    return Products(blocks, function) if there else products
 
 
 # Attributes of cublasLt.h.
